@@ -1,0 +1,123 @@
+"""State: what the engine knows. Plain values, changed only by `apply`."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..events.facts import RequestArrived, RunOpened
+from ..events.ids import NO_STATE, Lane, PageId, RequestId, StateId, StreamId
+from .pages import PageBook
+from .tree import PromptTree
+
+NO_LANE = Lane(-1)
+
+
+class Phase(StrEnum):
+    """Where a stream is in its life."""
+
+    QUEUED = "queued"
+    RESUMING = "resuming"  # in a lane, waiting for the ranks to answer
+    PROMPTING = "prompting"
+    DECODING = "decoding"
+    FINISHED = "finished"  # still in its lane, its reply complete
+
+
+@dataclass(slots=True)
+class Stream:
+    """A conversation in flight.
+
+    tokens: prompt and accepted reply ids.  rows: kept rows, `len(tokens) - 1` once decoding.
+    promise: pages it may still lease.  marks: where states are still to be kept, ascending.
+    """
+
+    stream: StreamId
+    request: RequestArrived
+    choice: int
+    phase: Phase = Phase.QUEUED
+    lane: Lane = NO_LANE
+    tokens: list[int] = field(default_factory=list)
+    rows: int = 0
+    pages: int = 0
+    kept_pages: int = 0
+    promise: int = 0
+    marks: list[int] = field(default_factory=list)
+    state: StateId = NO_STATE
+    cached: int = 0
+    sums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the reply so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+
+@dataclass(slots=True)
+class KeptState:
+    """The first `mark` rows of a stream that was, ready to be resumed."""
+
+    state: StateId
+    mark: int
+    pages: tuple[PageId, ...]
+    tokens: tuple[int, ...]  # mark + lookahead of them
+    salt: str
+    born: int  # rows of the stream that left it
+    used: int  # the clock of its last use
+    hit: bool
+    digest: dict[str, str]
+
+
+@dataclass(slots=True)
+class State:
+    """Everything `decide` may read: the book, the streams, the kept states.
+
+    tables [lanes, table_pages] int32: page ids by lane; the tail points at the reserved page for reads.
+    """
+
+    opened: RunOpened
+    book: PageBook
+    tables: NDArray[np.int32]
+    tree: PromptTree | None  # rank 0 alone holds one
+    step: int = 0
+    clock: int = 0
+    next_stream: int = 0
+    next_state: int = 0
+    lanes: list[StreamId | None] = field(default_factory=list)
+    queue: list[StreamId] = field(default_factory=list)
+    streams: dict[StreamId, Stream] = field(default_factory=dict)
+    requests: dict[RequestId, StreamId] = field(default_factory=dict)
+    kept: dict[StateId, KeptState] = field(default_factory=dict)
+    closed: bool = False
+
+    def in_lane(self, lane: Lane) -> Stream:
+        """The stream seated in a lane."""
+        stream = self.lanes[lane]
+        assert stream is not None, f"lane {lane} is empty"
+        return self.streams[stream]
+
+    def table(self, stream: Stream) -> list[PageId]:
+        """The page ids of a seated stream, in row order."""
+        return [PageId(int(page)) for page in self.tables[stream.lane, : stream.pages]]
+
+
+def table_pages(context: int, page_rows: int) -> int:
+    """Entries of a lane's table: the context's pages and one for rows past it."""
+    return -(-context // page_rows) + 1
+
+
+def open_state(opened: RunOpened, *, leader: bool = True) -> State:
+    """The state of a run before its first event; followers hold no prompt tree."""
+    width = table_pages(opened.context, opened.rules.page_rows)
+    return State(
+        opened=opened,
+        book=PageBook(opened.pages, opened.order),
+        tables=np.full((opened.lanes, width), opened.pages, np.int32),
+        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead) if leader else None,
+        lanes=[None] * opened.lanes,
+    )

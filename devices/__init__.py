@@ -1,0 +1,1 @@
+"""Whatever has a clock, memory or a will of its own."""

@@ -1,0 +1,1 @@
+"""Runs, live or from a tape, and what reads tapes."""

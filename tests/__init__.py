@@ -1,0 +1,1 @@
+"""What must be true, and what shows that it is."""
