@@ -93,6 +93,7 @@ class State:
     streams: dict[StreamId, Stream] = field(default_factory=dict)
     requests: dict[RequestId, StreamId] = field(default_factory=dict)
     kept: dict[StateId, KeptState] = field(default_factory=dict)
+    arrived: RequestArrived | None = None  # between its arrival and its place in the queue
     closed: bool = False
 
     def in_lane(self, lane: Lane) -> Stream:
