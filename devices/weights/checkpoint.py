@@ -7,15 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class ModelNotFound(Exception):
+class ModelError(Exception):
+    """A model cannot be used; the message is for whoever named it."""
+
+
+class ModelNotFound(ModelError):
     """No model of that name or path; the message says how to get it."""
 
 
-class BadModel(Exception):
+class BadModel(ModelError):
     """The files are damaged or do not agree with one another; the message names file and tensor."""
 
 
-class UnsupportedModel(Exception):
+class UnsupportedModel(ModelError):
     """The files are sound, but no family here computes such a model; the message names why."""
 
 
