@@ -1,4 +1,4 @@
-"""What the shared operators mean, over NumPy arrays: slow, clear, and made without the compiled loops."""
+"""What the shared operators mean, over NumPy arrays: slow, clear, without the compiled loops."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def fma(a, b, c):
 
 
 def exp2c(u):
-    """2^u: +0 below -126 and for NaN, +inf from 128 on; never subnormal, never above 1 for u <= 0."""
+    """2^u: +0 below -126 and for NaN, +inf from 128 on; never subnormal."""
     u = np.asarray(u, f32)
     inside = (u >= f32(-126)) & (u < f32(128))
     whole = np.rint(np.where(inside, u, f32(0)))
@@ -72,7 +72,7 @@ def silu(x):
 
 
 def q16(x):
-    """Rows x [..., width] float32 -> q [..., width] int16, e [...] int32, flag [...] bool; x ~ q * 2^e.
+    """Rows x [..., width] -> q [..., width] int16, e [...] int32, flag [...] bool; x ~ q * 2^e.
 
     e is the least integer with rint(amax * 2^-e) <= QMAX, clamped; a zero row has EMIN. NaN gives
     q = 0. The flag says that the row held a NaN or needed an exponent above EMAX.

@@ -31,7 +31,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many cases were equal, and what the first unequal one was about ("" when all are equal)."""
+    """How many cases were equal, and where the first unequal one parts ("" when none does)."""
 
     kernel: str
     equal: int

@@ -1,4 +1,4 @@
-"""The named rounding operations and what is built of them: plain Python, and the same under a compiler.
+"""The named rounding operations and what is built of them, in Python and under a compiler alike.
 
 Every name can be called from Python with float32 scalars and from a compiled loop. A compiled loop
 uses these names, never bare operators, so that no compiler may fuse or widen what is written. They
@@ -148,7 +148,7 @@ def pow2(e):
 
 @register_jitable
 def exp2c(u):
-    """2^u: +0 below -126 and for NaN, +inf from 128 on; never subnormal, never above 1 for u <= 0."""
+    """2^u: +0 below -126 and for NaN, +inf from 128 on; never subnormal."""
     if not (u >= EXP2_LOW):
         return ZERO
     if u >= EXP2_HIGH:
@@ -186,7 +186,7 @@ def silu(x):
 
 @register_jitable
 def least_exponent(amax):
-    """The least e with rint(amax * 2^-e) <= QMAX, before clamping; EMIN for 0, above EMAX for inf."""
+    """The least e with rint(amax * 2^-e) <= QMAX, not clamped; EMIN for 0, above EMAX for inf."""
     if amax == ZERO:
         return i32(EMIN)
     pattern = bits(amax)
@@ -207,7 +207,7 @@ def row_exponent(amax):
 def q16_value(x, scale):
     """rint(x * scale) within +-QMAX as int16; NaN gives 0. scale = pow2(-e)."""
     v = rint(mul(x, scale))
-    if not (v == v):
+    if v != v:
         return np.int16(0)
     if v > Q_LIMIT:
         return np.int16(QMAX)

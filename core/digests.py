@@ -1,0 +1,28 @@
+"""Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
+
+Pair = tuple[int, int]
+
+ZERO: Pair = (0, 0)
+_WORD = 2**64
+
+
+def pair_hex(pair: Pair) -> str:
+    """A pair as 32 lowercase hex digits, lane 0 first."""
+    assert all(0 <= lane < _WORD for lane in pair), f"{pair} is not two 64-bit sums"
+    return f"{pair[0]:016x}{pair[1]:016x}"
+
+
+def hex_pair(text: str) -> Pair:
+    """The pair that stands in 32 hex digits; the empty string ("not kept") has none."""
+    assert len(text) == 32, f"{text!r} is not 32 hex digits"
+    return int(text[:16], 16), int(text[16:], 16)
+
+
+def add_pairs(*pairs: Pair) -> Pair:
+    """The digest of all words that the given digests are of."""
+    return sum(pair[0] for pair in pairs) % _WORD, sum(pair[1] for pair in pairs) % _WORD
+
+
+def sub_pairs(whole: Pair, part: Pair) -> Pair:
+    """The digest of what is in `whole` and not in `part`; of two versions, their syndrome."""
+    return (whole[0] - part[0]) % _WORD, (whole[1] - part[1]) % _WORD
