@@ -102,6 +102,7 @@ def _snapshot_taken(state: State, fact: f.SnapshotTaken) -> None:
     ahead = fact.mark + state.opened.rules.lookahead
     state.next_state += 1
     state.clock += 1
+    stream.marks = [mark for mark in stream.marks if mark > fact.mark]
     state.book.keep(fact.pages)
     kept = KeptState(
         state=fact.state,

@@ -109,11 +109,15 @@ class Device(Protocol):
         """Begin a step; `state` has the facts applied. every_row: report sums after each row."""
         ...
 
-    def probe(self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int) -> Pair:
+    def probe(
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> Pair:
         """The digest of some rows of one digest layer, summed anew from memory."""
         ...
 
-    def read(self, state: State, stream: StreamId, part: str, layer: int, position: int) -> dict[int, bytes]:
+    def read(
+        self, state: State, stream: StreamId, part: str, layer: int, position: int
+    ) -> dict[int, bytes]:
         """The bytes of one row of one digest layer, by head."""
         ...
 

@@ -25,7 +25,9 @@ class PageBook:
         self.leases = np.zeros(pages, np.int32)
         self.kept = np.zeros(pages, np.int32)
         self.promised = 0
-        self._free: list[int] | deque[int] = deque(range(pages)) if order == "fifo" else list(range(pages))
+        self._free: list[int] | deque[int] = (
+            deque(range(pages)) if order == "fifo" else list(range(pages))
+        )
         self._turn = 0
 
     @property

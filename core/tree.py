@@ -50,7 +50,9 @@ class PromptTree:
             node = next(iter(node.kids.values()))
         return node.ends[-1]
 
-    def add(self, state: StateId, tokens: Sequence[int], salt: str, pages: Sequence[PageId]) -> None:
+    def add(
+        self, state: StateId, tokens: Sequence[int], salt: str, pages: Sequence[PageId]
+    ) -> None:
         """Keep a state's prefix; where the tree has its tokens already, its pages are the tree's."""
         if salt not in self._roots:
             self._roots[salt] = Node(None, b"", PageId(-1), 0)
@@ -59,7 +61,9 @@ class PromptTree:
             kid = node.kids.get(key)
             if kid is None:
                 kid = node.kids[key] = Node(node, key, page, node.depth + 1)
-            assert kid.page == page, f"state {state} keeps page {page} where the tree has {kid.page}"
+            assert kid.page == page, (
+                f"state {state} keeps page {page} where the tree has {kid.page}"
+            )
             node = kid
         node.ends.append(state)
         self._end[state] = node

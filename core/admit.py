@@ -1,0 +1,156 @@
+"""Admission: who is refused, who waits, and with which pages a stream begins."""
+
+from collections.abc import Iterator
+
+from ..events import commands as c
+from ..events import facts as f
+from ..events.facts import AnyFact
+from ..events.ids import NO_STATE, Lane, PageId, Rank, RequestId, StateId
+from .keep import reclaim, reclaimable
+from .state import Phase, State, Stream
+
+
+def arrive(state: State, wish: c.Arrive) -> Iterator[AnyFact]:
+    """Queue a request, or refuse what can never be served."""
+    refusal = _refusal(state, wish)
+    if refusal is not None:
+        yield refusal
+        return
+    yield f.RequestArrived(**{name: getattr(wish, name) for name in _ARRIVAL})
+    yield f.StreamQueued(stream=_next_stream(state), request=wish.request, choice=0)
+
+
+_ARRIVAL = tuple(name for name in f.RequestArrived.model_fields if name != "kind")
+
+
+def _next_stream(state: State) -> f.StreamId:
+    return f.StreamId(state.next_stream)
+
+
+def rows_wanted(state: State, prompt_tokens: int, max_new: int) -> int:
+    """Rows a stream may come to write: its prompt, its reply, and drafts past the last token."""
+    return prompt_tokens + max_new + state.opened.rules.drafts
+
+
+def pages_for(state: State, rows: int) -> int:
+    """Pages that hold so many rows."""
+    return -(-rows // state.opened.rules.page_rows)
+
+
+def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
+    opened, rules = state.opened, state.opened.rules
+
+    def refused(reason: str, need: int, have: int) -> f.RequestRefused:
+        return f.RequestRefused(
+            request=wish.request, session=wish.session, reason=reason, need=need, have=have
+        )
+
+    total = len(wish.prompt) + wish.max_new
+    pages = pages_for(state, rows_wanted(state, len(wish.prompt), wish.max_new))
+    if wish.request in state.requests:
+        return refused("duplicate_request", 1, 0)
+    if not wish.prompt:
+        return refused("empty_prompt", 1, 0)
+    if wish.max_new < 1:
+        return refused("no_room_for_a_reply", 1, wish.max_new)
+    if min(wish.prompt) < 0 or max(wish.prompt) >= rules.vocab:
+        return refused("token_out_of_range", max(max(wish.prompt), -min(wish.prompt)), rules.vocab)
+    if total > opened.context:
+        return refused("context_length_exceeded", total, opened.context)
+    if pages > opened.pages:
+        return refused("larger_than_pool", pages, opened.pages)
+    if len(state.queue) >= opened.queue:
+        return refused("queue_full", len(state.queue) + 1, opened.queue)
+    return None
+
+
+def admit(state: State) -> Iterator[AnyFact]:
+    """Seat the head of the queue while there is a lane and a promise for it; nobody passes it."""
+    while state.queue and None in state.lanes:
+        stream = state.streams[state.queue[0]]
+        resumed, pages = _match(state, stream)
+        wanted = pages_for(state, rows_wanted(state, stream.prompt_tokens, stream.request.max_new))
+        if resumed != NO_STATE and reclaimable(state, resumed) < wanted - len(pages):
+            resumed, pages = NO_STATE, ()  # a hit must not hold a stream back
+        promise = wanted - len(pages)
+        if reclaimable(state, resumed) < promise:
+            return
+        yield from reclaim(state, promise, resumed, stream.request.request)
+        yield f.StreamBegun(
+            stream=stream.stream,
+            lane=Lane(state.lanes.index(None)),
+            kept_pages=len(pages),
+            promise_pages=promise,
+            marks=plan_marks(state, stream, len(pages) * state.opened.rules.page_rows),
+            owner=Rank(0),
+            state=resumed,
+        )
+        if pages:
+            yield f.PagesAdopted(stream=stream.stream, pages=pages)
+
+
+def _match(state: State, stream: Stream) -> tuple[StateId, tuple[PageId, ...]]:
+    """The deepest kept state that the prompt repeats, and its pages; one row is left to run."""
+    assert state.tree is not None, "only rank 0 admits"
+    rules = state.opened.rules
+    most = (stream.prompt_tokens - 1) // rules.page_rows
+    path = state.tree.walk(stream.request.prompt, stream.request.salt, most)
+    if rules.snapshots:  # such a state stands at its own mark only
+        while path and not path[-1].ends:
+            path.pop()
+    if not path:
+        return NO_STATE, ()
+    return state.tree.state_below(path[-1]), tuple(node.page for node in path)
+
+
+def plan_marks(state: State, stream: Stream, start: int) -> tuple[int, ...]:
+    """Rows at which states are kept while the prompt runs: history's end and the prompt's end.
+
+    Each is floored to the family's grid, past `start`, with a row and the lookahead left to run.
+    """
+    rules, tokens = state.opened.rules, stream.prompt_tokens
+    if tokens < rules.min_prompt:
+        return ()
+    last = tokens if rules.finish_marks else tokens - max(1, rules.lookahead)
+    candidates = [min(stream.request.history_tokens, last), last] if rules.snapshots else [last]
+    marks: list[int] = []
+    for candidate in candidates:
+        mark = candidate // rules.mark_rows * rules.mark_rows
+        gap = [abs(mark - other) for other in (start, *marks)]
+        if mark > start and min(gap) >= max(rules.min_gap, 1):
+            marks.append(mark)
+    return tuple(sorted(marks))
+
+
+def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:
+    """Go on from a state that every rank read back as it was kept; otherwise begin at row 0."""
+    stream = state.streams.get(f.StreamId(answer.stream))
+    if stream is None or stream.phase is not Phase.RESUMING or stream.state != answer.state:
+        return  # cancelled while the ranks were reading
+    mark = stream.kept_pages * state.opened.rules.page_rows
+    kept = state.kept.get(answer.state)
+    why = (
+        answer.why or _unlike(kept.digest, answer.digest, mark == kept.mark) if kept else "dropped"
+    )
+    if answer.ok and not why:
+        yield f.StateResumed(
+            stream=answer.stream, state=answer.state, mark=mark, digest=answer.digest
+        )
+        return
+    yield f.PagesReturned(stream=answer.stream, pages=tuple(state.table(stream)))
+    yield f.ResumeRefused(
+        stream=answer.stream, state=answer.state, rank=answer.rank, why=why or "refused"
+    )
+    if answer.state in state.kept:
+        yield _dropped(answer.state, stream.request.request)
+
+
+def _unlike(kept: dict[str, str], found: dict[str, str], whole: bool) -> str:
+    """Which part was not read back as it was kept; a shorter resume has no whole to compare."""
+    if not whole:
+        return ""
+    return next((f"{part}_differ" for part in sorted(kept) if kept[part] != found.get(part)), "")
+
+
+def _dropped(state: StateId, request: RequestId) -> f.StateDropped:
+    return f.StateDropped(state=state, why="damaged", request=request)

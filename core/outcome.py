@@ -1,0 +1,130 @@
+"""A step's outcome: the ranks' reports made one, and what their comparison found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..events import commands as c
+from ..events.commands import AnyCommand
+from ..events.ids import Rank, StreamId
+from ..events.records import Digests, FamilyRules
+from .device import Ack, Pair, Report
+from .digests import add_pairs, pair_hex
+
+NO_STREAM = StreamId(-1)
+
+
+@dataclass(slots=True)
+class Parting:
+    """Ranks that hold different sums of a replicated part."""
+
+    part: str
+    stream: StreamId
+    values: list[str]  # by rank
+
+
+def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
+    """Rank 0's sums of replicated parts, the sum over ranks of split ones, and each rank's share."""
+    lead = reports[0]
+    streams = tuple(sorted(lead.sums))
+    parts: dict[str, tuple[str, ...]] = {}
+    ranks: dict[str, tuple[tuple[str, ...], ...]] = {}
+    present = lead.sums[streams[0]] if streams else {}
+    for part in rules.parts:
+        if part not in present:
+            continue
+        if part in rules.split and len(reports) > 1:
+            shares = [[report.sums[stream][part] for report in reports] for stream in streams]
+            parts[part] = tuple(pair_hex(add_pairs(*share)) for share in shares)
+            ranks[part] = tuple(tuple(pair_hex(pair) for pair in share) for share in shares)
+        else:
+            parts[part] = tuple(pair_hex(lead.sums[stream][part]) for stream in streams)
+    return Digests(streams=streams, parts=parts, ranks=ranks)
+
+
+def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[Parting]:
+    """Where ranks that must agree do not: the book first, then replicated parts by stream."""
+    found: list[Parting] = []
+    if any(report.book != book for report in reports[1:]):
+        found.append(Parting("book", NO_STREAM, [book, *(report.book for report in reports[1:])]))
+    for stream, sums in sorted(reports[0].sums.items()):
+        for part, pair in sums.items():
+            if part in rules.split:
+                continue
+            others = [report.sums.get(stream, {}).get(part) for report in reports[1:]]
+            if any(other != pair for other in others):
+                values = [pair_hex(pair), *("" if o is None else pair_hex(o) for o in others)]
+                found.append(Parting(part, stream, values))
+    return found
+
+
+def commands_of(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[AnyCommand]:
+    """What a step's reports tell the machine: its outcome, answers to resumes, broken sums, poison."""
+    lead = reports[0]
+    flagged = sorted({stream for report in reports for stream in report.flagged})
+    news: list[AnyCommand] = [
+        c.DeviceDone(
+            step=lead.step,
+            streams=tuple(lead.streams),
+            starts=tuple(lead.starts),
+            tokens=tuple(lead.tokens),
+            flagged=tuple(flagged),
+            digests=digests_of(rules, reports),
+            book=book,
+        )
+    ]
+    news.extend(_answers(rules, reports))
+    for report in reports:
+        for broken in report.breaks:
+            news.append(
+                c.BreakFound(
+                    step=report.step,
+                    rank=report.rank,
+                    stream=broken.stream,
+                    part=broken.part,
+                    kept=pair_hex(broken.kept),
+                    found=pair_hex(broken.found),
+                )
+            )
+        for poisoned in report.poisoned:
+            news.append(
+                c.PoisonFound(
+                    step=report.step,
+                    rank=report.rank,
+                    stream=poisoned.stream,
+                    layer=poisoned.layer,
+                    position=poisoned.position,
+                )
+            )
+    return news
+
+
+def _answers(rules: FamilyRules, reports: Sequence[Report]) -> list[c.ResumeAcked]:
+    """One answer for each resume: yes if every rank says yes, with the sums over ranks."""
+    answers: list[c.ResumeAcked] = []
+    for at, ack in enumerate(reports[0].acks):
+        mine = [report.acks[at] for report in reports]
+        refused = next((rank for rank, each in enumerate(mine) if not each.ok), None)
+        parted = _replicated_differ(rules, mine)
+        answers.append(
+            c.ResumeAcked(
+                stream=ack.stream,
+                state=ack.state,
+                rank=Rank(refused or 0),
+                ok=refused is None and not parted,
+                why=mine[refused].why if refused is not None else parted,
+                digest={part: _joined(rules, part, mine) for part in ack.digest},
+            )
+        )
+    return answers
+
+
+def _replicated_differ(rules: FamilyRules, acks: Sequence[Ack]) -> str:
+    for part, pair in acks[0].digest.items():
+        if part not in rules.split and any(ack.digest.get(part) != pair for ack in acks[1:]):
+            return f"ranks_read_back_other_{part}"
+    return ""
+
+
+def _joined(rules: FamilyRules, part: str, acks: Sequence[Ack]) -> str:
+    pairs: list[Pair] = [ack.digest.get(part, (0, 0)) for ack in acks]
+    return pair_hex(add_pairs(*pairs) if part in rules.split else pairs[0])

@@ -1,0 +1,52 @@
+"""The next step: prompt rows up to the budget, one round for every lane that has a pending token."""
+
+from collections.abc import Iterator
+
+from ..events import facts as f
+from ..events.facts import AnyFact
+from ..events.ids import Lane
+from .state import Phase, State, Stream
+
+
+def next_step(state: State) -> Iterator[AnyFact]:
+    """Lease what the step's rows need and say which rows run; prompts oldest first."""
+    budget = state.opened.prompt_rows
+    seated = [state.streams[stream] for stream in state.lanes if stream is not None]
+    lanes = [stream.lane for stream in seated if _has_pending(stream)]
+    for stream in sorted(seated, key=lambda stream: stream.stream):
+        if stream.phase is Phase.PROMPTING and budget > 0:
+            rows = min(budget, _rows_to_next_cut(state, stream))
+            budget -= rows
+            yield from _lease(state, stream, stream.rows + rows)
+            yield f.PromptStepRun(stream=stream.stream, first=stream.rows, rows=rows)
+    if lanes:
+        for lane in lanes:
+            stream = state.in_lane(lane)
+            yield from _lease(state, stream, stream.rows + _window_rows(state, stream))
+        yield f.RoundRun(lanes=tuple(Lane(lane) for lane in lanes))
+
+
+def _has_pending(stream: Stream) -> bool:
+    return stream.phase is Phase.DECODING and stream.rows == len(stream.tokens) - 1
+
+
+def _window_rows(state: State, stream: Stream) -> int:
+    """Rows of a round's window: the pending token and the drafts after it."""
+    return 1 + (state.opened.rules.drafts if stream.request.draft else 0)
+
+
+def _rows_to_next_cut(state: State, stream: Stream) -> int:
+    """Rows up to the next mark, where a copy is to be taken, or to the last known token."""
+    end = len(stream.tokens)
+    if state.opened.rules.snapshots:
+        end = min([mark for mark in stream.marks if mark > stream.rows] + [end])
+    return end - stream.rows
+
+
+def _lease(state: State, stream: Stream, rows: int) -> Iterator[AnyFact]:
+    """Grow a stream's table to hold so many rows, against its promise."""
+    missing = -(-rows // state.opened.rules.page_rows) - stream.pages
+    if missing > 0:
+        yield f.PagesLeased(
+            stream=stream.stream, first=stream.pages, pages=state.book.next(missing)
+        )

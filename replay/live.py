@@ -1,0 +1,59 @@
+"""A live run's source: the door's wishes and the devices' outcomes, as commands."""
+
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from ..core.device import Running
+from ..core.outcome import Parting, commands_of, partings
+from ..core.state import State
+from ..events.commands import AnyCommand, PartingFound
+from .bisect import locate
+from .ranks import Ranks
+
+Chance = Callable[[State], AnyCommand | None]
+
+
+class LiveSource:
+    """Wishes wait in an inbox; a step's outcome goes before them."""
+
+    def __init__(self, state: State, ranks: Ranks, inject: Chance | None = None) -> None:
+        self._state = state
+        self._ranks = ranks
+        self._inject = inject
+        self._inbox: SimpleQueue[AnyCommand] = SimpleQueue()
+        self._news: list[AnyCommand] = []
+        ranks.use(state)
+
+    def wish(self, command: AnyCommand) -> None:
+        """Ask the machine something, from any thread."""
+        self._inbox.put(command)
+
+    def take(self) -> Sequence[AnyCommand]:
+        """The last outcome and every wish so far; waits while there is neither."""
+        commands, self._news = self._news, []
+        if not commands:
+            commands.append(self._inbox.get())
+        while True:
+            try:
+                commands.append(self._inbox.get_nowait())
+            except Empty:
+                break
+        injected = self._inject(self._state) if self._inject is not None else None
+        if injected is not None:
+            commands.append(injected)
+        return commands
+
+    def put(self, step: int, running: Running) -> None:
+        """Wait for the ranks; if they parted, that is the only news: nothing of the step is kept."""
+        rules = self._state.opened.rules
+        reports = self._ranks.reports(step, running, self._state)
+        parted = partings(rules, reports, reports[0].book)
+        if parted:
+            self._news = [self._found(step, parted[0])]
+            return
+        news = commands_of(rules, reports, reports[0].book)
+        bad = [command for command in news if command.kind in ("break_found", "poison_found")]
+        self._news = bad[:1] or news
+
+    def _found(self, step: int, parting: Parting) -> PartingFound:
+        return locate(self._ranks, self._state, parting, step)
