@@ -1,15 +1,14 @@
 """Linear on packed weights: exact integer sums, one rounding, one power of two."""
 
-from numba import njit
-
 from .madd import OUTPUTS, WIDE_ROWS, wide1, wide2, wide3, wide6
+from .registry import cpu
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cpu
 def linear(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add):
     """y[m, column0 + n] (+)= RN(sum_k x[m, k] w[n, k]) * 2^(ex[m] + ew[n]), blocks [block0, block1).
 
-    xq [rows * pairs] int32: rows of int16 pairs; ex [rows] int32; w [.] int16 packed (pack.py);
+    xq [rows * pairs] int32: rows of int16 pairs; ex [rows] int8; w [.] int16 packed (pack.py);
     ew [16 blocks] int8; y [.] float32, flat, a row every `stride`; add: onto y, else into it.
     A row of y holds all 16 columns of a last block.  Inputs: at most 2^17.  Any party may take any
     blocks: nothing else is written.

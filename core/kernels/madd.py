@@ -4,8 +4,8 @@ Operands.  Blocks are 16 outputs wide: w [pairs, 16, 2] int16, a line of 64 byte
 inputs.  x is a row of pairs, seen as int32: one broadcast multiplies a pair by 16 outputs.
 
 Bounds.  |x|, |w| <= 32639, so a pair sum t is at most 2 * 32639^2 < 2^31: exact in int32.
-`wide` keeps two int32 sums a lane: low = sum t modulo 2^32, high = sum (t >> 16).  |t >> 16| <= 2^15,
-so high is exact below 2^16 pairs; rest = sum (t & 0xFFFF) < 65536 * 2^16 = 2^32 and
+`wide` keeps two int32 sums a lane: low = sum t modulo 2^32, high = sum (t >> 16).  As
+|t >> 16| <= 2^15, high is exact below 2^16 pairs; rest = sum (t & 0xFFFF) < 65536 * 2^16 = 2^32 and
 low = 65536 high + rest, so rest = low - 65536 high modulo 2^32, read as unsigned, is exact.
 The dot product 65536 high + rest is below 2^17 * 2^30 = 2^47: float64 holds it exactly, and its one
 rounding to float32 is that of the integer.  So `wide` is right for at most 2^16 pairs.
@@ -176,6 +176,7 @@ def _wide(rows, blocks):
         _loop(builder, pairs, step)
         for m in range(rows):
             row_exponent = builder.load(_at(builder, arrays[5], builder.add(eo, _I64(m))))
+            row_exponent = builder.sext(row_exponent, _I32)
             start = builder.add(yo, builder.mul(ys, _I64(m)))
             for block in range(blocks):
                 exponents = _at(builder, arrays[7], builder.add(fo, _I64(block * OUTPUTS)))
@@ -195,8 +196,8 @@ def _wide(rows, blocks):
     def wide(typing, x, xo, xs, w, wo, ex, eo, ew, fo, pairs, y, yo, ys, add):
         """y[yo + ys m + 16 b + o] (+)= RN(dot) * 2^(ex[eo + m] + ew[fo + 16 b + o]).
 
-        x [.] int32, row m at xo + xs m; w [.] int16, block b at wo + 32 pairs b; ex [.] int32;
-        ew [.] int8; y [.] float32; add: bool.
+        x [.] int32, row m at xo + xs m; w [.] int16, block b at wo + 32 pairs b; ex, ew [.] int8;
+        y [.] float32; add: bool.
         """
         place = types.int64
         signature = types.void(

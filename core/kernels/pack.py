@@ -20,7 +20,7 @@ def packed_size(outputs, inputs):
 
 
 def pack(weights, into):
-    """weights [N, K] int16 -> into [ceil(N / 16) * ceil(K / 2) * 32] int16, flat, as [N/16][K/2][16][2]."""
+    """weights [N, K] int16 -> into [packed_size] int16, flat, as [N / 16][K / 2][16][2]."""
     outputs, inputs = weights.shape
     assert into.size == packed_size(outputs, inputs), (into.size, weights.shape)
     blocks = into.reshape(-(-outputs // OUTPUTS), -1, OUTPUTS, 2)
