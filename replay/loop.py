@@ -30,15 +30,15 @@ class Source(Protocol):
 class Recorder(Protocol):
     """Whoever keeps facts: a tape, or nobody."""
 
-    def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> None:
-        """Make them durable before anything of them is shown."""
+    def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
+        """Make them durable before anything of them is shown; the number of the first fact."""
         ...
 
 
 class Door(Protocol):
     """Whoever is shown what happened, once it is durable."""
 
-    def show(self, step: int, facts: Sequence[AnyFact], state: State) -> None:
+    def show(self, step: int, first_seq: int, facts: Sequence[AnyFact], state: State) -> None:
         """Look at a step's facts; `state` has them applied."""
         ...
 
@@ -67,8 +67,10 @@ def run(run: Run) -> None:
             apply(state, fact)
             facts.append(fact)
         run.ranks.send(run.step, facts, every_row=run.every_row)
-        run.tape.append(run.step, commands, facts)  # on a CPU before the launch: one writer, no lag
-        run.door.show(run.step, facts, state)
+        first = run.tape.append(
+            run.step, commands, facts
+        )  # before the launch: nothing lags on a CPU
+        run.door.show(run.step, first, facts, state)
         running = run.device.launch(state, facts, every_row=run.every_row)
         if expects_report(facts):
             run.source.put(run.step, running)
