@@ -97,7 +97,8 @@ class GgufCheckpoint:
         (count,) = tensor.shape
         out = np.empty((1, count), np.float32)
         to_float32(tensor.kind, block_bytes(self.header, tensor), out)
-        return out[0]
+        vector: NDArray[np.float32] = out[0]
+        return vector
 
     def embed(self, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Write the embedding row of each id: ids int64 [n], out float32 [n, hidden_size]."""

@@ -1,7 +1,7 @@
 """What a family's checkpoint must hold: every tensor and its shape, told from the config."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,6 @@ def llama_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     return shapes
-
-
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Shape]]] = {"llama": llama_shapes}
 
 
 def check_llama_config(path: Path, config: Mapping[str, Any]) -> None:

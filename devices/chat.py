@@ -1,0 +1,203 @@
+"""Messages to token ids by the model's own chat template, which runs in a sandbox."""
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .text import Codec
+from .weights.checkpoint import BadModel
+from .weights.tokenizer_file import TokenizerFile, read_tokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# Characters that text never holds: the first one that a request does not use guards its text.
+GUARDS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xF0000, 0xF0100))]
+PROBE = "kvtape"  # a reply that no template changes
+
+
+class ChatError(ValueError):
+    """Messages that cannot be written as a prompt; the message says why."""
+
+
+class Prompt(NamedTuple):
+    """ids: the whole prompt.  history_tokens: those before the header of the coming reply."""
+
+    ids: list[int]
+    history_tokens: int
+
+
+class Chat:
+    """A chat template with its tokenizer. ends: tokens that end a reply.
+
+    Callers' text never becomes a special token. In every string of messages and tools, special
+    tokens' text is cut in two by a guard character before the template sees it; the template's own
+    special tokens are then parsed, the guard is dropped, and what it cut is encoded as text.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        template: str,
+        ends: Iterable[int] = (),
+        today: datetime.date | None = None,
+    ) -> None:
+        """today: what the template's strftime_now says; without it the name is not defined."""
+        self.codec = codec
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+        )
+        environment.filters["tojson"] = to_json
+        environment.globals["raise_exception"] = refuse
+        if today is not None:
+            environment.globals["strftime_now"] = today.strftime
+        try:
+            self._template = environment.from_string(template)
+        except TemplateSyntaxError as error:
+            raise BadModel(f"chat template, line {error.lineno}: {error.message}") from error
+        self._guards = [guard for guard in GUARDS if guard not in template]
+        self.ends = tuple(dict.fromkeys([*ends, *self._reply_end()]))
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None
+    ) -> Prompt:
+        """The prompt that asks for the next assistant message. Raises ChatError."""
+        said = [checked(at, message) for at, message in enumerate(messages)]
+        if not said:
+            raise ChatError("messages: at least one is needed")
+        guard = self._guard_for([said, tools])
+        if guard:
+            said, tools = guarded(said, self.codec, guard), guarded(tools, self.codec, guard)
+        whole, history = (self._ids(said, tools, guard, reply=reply) for reply in (True, False))
+        # A template may end the history otherwise when it asks for a reply: what both begin with.
+        shared = next(
+            (at for at, (a, b) in enumerate(zip(whole, history, strict=False)) if a != b),
+            min(len(whole), len(history)),
+        )
+        return Prompt(whole, shared)
+
+    def _ids(self, said: list[Any], tools: Any, guard: str, *, reply: bool) -> list[int]:
+        return self.codec.encode(self._text(said, tools, reply=reply), special=True, guard=guard)
+
+    def _text(self, said: list[Any], tools: Any, *, reply: bool) -> str:
+        try:
+            return self._template.render(
+                messages=said,
+                tools=tools,
+                add_generation_prompt=reply,
+                bos_token=self.codec.bos,
+                eos_token=self.codec.eos,
+            )
+        except ChatError:
+            raise
+        # Whatever a template does with messages that it was not written for.
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise ChatError(f"messages do not fit the model's chat template: {error}") from error
+        except (ArithmeticError, RecursionError) as error:
+            raise ChatError(f"the model's chat template fails: {error}") from error
+
+    def _guard_for(self, value: Any) -> str:
+        """A character that no string uses, "" when no string holds a special token's text."""
+        texts = list(strings(value))
+        if not any(special in text for special in self.codec.special for text in texts):
+            return ""
+        used = set().union(*texts)
+        guard = next((guard for guard in self._guards if guard not in used), "")
+        if not guard:
+            raise ChatError("messages hold special tokens and every noncharacter of Unicode")
+        return guard
+
+    def _reply_end(self) -> list[int]:
+        """The special token that the template writes after an assistant's message."""
+        said = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
+        try:
+            text = self._text(said, None, reply=False)
+        except ChatError:
+            return []  # a template for messages of another form; the config's ends remain
+        ids = self.codec.encode(text.rpartition(PROBE)[2], special=True)
+        specials = self.codec.special.values()
+        return [token for token in ids if token in specials][:1]
+
+
+def read_chat(
+    path: Path, codec: Codec, ends: Iterable[int] = (), today: datetime.date | None = None
+) -> Chat | None:
+    """The chat template of a .gguf file or a Hugging Face directory; None when it has none."""
+    file: TokenizerFile = read_tokenizer(path)
+    return None if file.template is None else Chat(codec, file.template, ends, today)
+
+
+class Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; it changes no text."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """The statements within, as if the tag were not there."""
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def refuse(message: Any) -> NoReturn:
+    """What a template calls when messages are not what it was written for."""
+    raise ChatError(f"messages do not fit the model's chat template: {message}")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON for prompts: as models were trained on it, not escaped for web pages."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def checked(at: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with a known role, its text parts joined. Raises ChatError."""
+    role = message.get("role")
+    if role not in ROLES:
+        raise ChatError(f"messages[{at}]: role is {role!r}, not one of {', '.join(ROLES)}")
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
+        content = "".join(part_text(at, part) for part in content)
+    if content is None and (role != "assistant" or not message.get("tool_calls")):
+        raise ChatError(f"messages[{at}]: content is missing")
+    if not isinstance(content, str | None):
+        raise ChatError(f"messages[{at}]: content is neither text nor a list of text parts")
+    return {**message, "content": content}
+
+
+def part_text(at: int, part: Any) -> str:
+    """The text of one part of a message's content."""
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise ChatError(f"messages[{at}]: only text parts are read")
+    return text
+
+
+def strings(value: Any) -> Iterable[str]:
+    """Every string within messages or tools, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings(key)
+            yield from strings(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from strings(item)
+
+
+def guarded(value: Any, codec: Codec, guard: str) -> Any:
+    """The same with every special token's text cut in two by the guard."""
+    if isinstance(value, str):
+        for special in codec.special:
+            value = value.replace(special, special[:1] + guard + special[1:])
+        return value
+    if isinstance(value, Mapping):
+        return {guarded(k, codec, guard): guarded(v, codec, guard) for k, v in value.items()}
+    if isinstance(value, Sequence):
+        return [guarded(item, codec, guard) for item in value]
+    return value

