@@ -1,0 +1,97 @@
+"""The JSON that clients read: replies, chunks of a stream, usage and the receipt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...events.commands import Arrive
+from .engine import Finished, Info
+
+
+def receipt(arrive: Arrive, info: Info, end: Finished | None = None) -> dict[str, Any]:
+    """Who asked and, once the reply is complete, all that a check of it needs."""
+    if end is None:
+        return {"session": arrive.session, "request": arrive.request}
+    return {
+        "session": arrive.session,
+        "request": arrive.request,
+        "stream": end.stream,
+        "seq": [end.seq_first, end.seq_last],
+        "model_digest": info.model_digest,
+        "contract": info.contract,
+        "token_sha": end.token_sha,
+        "logits_digest": end.logits_digest,
+    }
+
+
+def usage(end: Finished) -> dict[str, Any]:
+    """Token counts of one reply."""
+    assert 0 <= end.cached_tokens <= end.prompt_tokens, f"{end} read more than its prompt"
+    return {
+        "prompt_tokens": end.prompt_tokens,
+        "completion_tokens": end.new_tokens,
+        "total_tokens": end.prompt_tokens + end.new_tokens,
+        "prompt_tokens_details": {"cached_tokens": end.cached_tokens},
+    }
+
+
+class Form:
+    """The bodies of one reply, in the chat's form or the plain completion's."""
+
+    def __init__(
+        self, arrive: Arrive, info: Info, created: int, *, chat: bool, ids: bool, usage: bool
+    ) -> None:
+        """created: Unix seconds. ids: token ids are wanted. usage: a stream ends with usage."""
+        self._prompt = arrive.prompt
+        self._chat = chat
+        self._ids = ids
+        self._usage = usage
+        self._base: dict[str, Any] = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{arrive.request}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": created,
+            "model": info.model,
+            "system_fingerprint": f"kvtape-{info.contract}-{info.model_digest[:12]}",
+        }
+        self._chunk = {**self._base, "object": "chat.completion.chunk"} if chat else self._base
+
+    def whole(
+        self, text: str, ids: Sequence[int], reason: str, end: Finished, proof: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The reply in one body."""
+        said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choice: dict[str, Any] = {
+            "index": 0,
+            **said,
+            "logprobs": None,
+            "finish_reason": reason,
+        }
+        if self._ids:
+            choice |= {"token_ids": ids, "prompt_token_ids": self._prompt}
+        return {**self._base, "choices": [choice], "usage": usage(end), "kvtape": proof}
+
+    def opening(self) -> dict[str, Any] | None:
+        """The chunk before any text, where there is something to say."""
+        if not self._chat and not self._ids:
+            return None
+        said = {"delta": {"role": "assistant", "content": ""}} if self._chat else {"text": ""}
+        extra = {"token_ids": (), "prompt_token_ids": self._prompt} if self._ids else {}
+        return self._piece({**said, **extra})
+
+    def piece(self, text: str, ids: Sequence[int]) -> dict[str, Any] | None:
+        """A chunk of the reply, None when the client would see nothing in it."""
+        if not text and not (self._ids and ids):
+            return None
+        said = {"delta": {"content": text}} if self._chat else {"text": text}
+        return self._piece({**said, **({"token_ids": ids} if self._ids else {})})
+
+    def closing(self, reason: str, end: Finished, proof: dict[str, Any]) -> list[dict[str, Any]]:
+        """The finish reason, then usage if it is wanted; the last chunk has the receipt."""
+        last = self._piece({"delta": {}} if self._chat else {"text": ""}, reason)
+        if not self._usage:
+            return [{**last, "kvtape": proof}]
+        return [last, {**self._chunk, "choices": [], "usage": usage(end), "kvtape": proof}]
+
+    def _piece(self, said: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+        nothing_yet = {"usage": None} if self._usage else {}
+        return {**self._chunk, "choices": [choice], **nothing_yet}
