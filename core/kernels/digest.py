@@ -44,7 +44,7 @@ def place(part, layer, head):
 
 @register_jitable
 def word_mix(word, where, position_mix):
-    """One word's share of one lane. where: place | column.  position_mix: mix64(position ^ SEED)."""
+    """A word's share of one lane; where: place | column, position_mix: mix64(position ^ SEED)."""
     return mix64(word ^ mix64(where ^ position_mix))
 
 
