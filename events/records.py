@@ -15,7 +15,9 @@ INT64_MAX = 2**63 - 1
 class Record(BaseModel):
     """Frozen, closed, and written in the order its fields are declared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"
+    )
 
 
 class Large:

@@ -1,0 +1,208 @@
+"""The one byte form of commands and facts: canonical JSON, and a decoder that takes nothing else.
+
+Fields stand in declared order, keys of maps ascend, no spaces, integers within int64. Fields marked
+`Large` are a list in place, or `{"content":name}` where the caller keeps their bytes elsewhere.
+"""
+
+import json
+import re
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, cast, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from .commands import AnyCommand, DeviceDone
+from .errors import BrokenRecord
+from .facts import RESERVED, AnyFact, StepClosed
+from .records import INT64_MAX, Large, Record
+
+Resolver = Callable[[str], bytes]  # a content row's name to its bytes; KeyError where it is missing
+
+_KIND = re.compile(rb'\{"kind":"([a-z_]+)"')
+_LONG_INT = re.compile(rb"[:,\[]-?[0-9]{19}")  # whatever may not fit int64; some strings as well
+_REFERENCE = rb'"%s":\{"content":"([0-9a-f]{32})"\}'
+
+
+def encode(record: Record, content: dict[str, bytes] | None = None) -> bytes:
+    """The bytes of a record; given `content`, large fields go there and leave their names."""
+    large = _LARGE[type(record)] if content is not None else ()
+    references = {}
+    for field in large:
+        data = _packed(record, field)
+        references[field] = content_name(data)
+        cast(dict[str, bytes], content)[references[field]] = data
+    if large:
+        record = record.model_copy(update=dict.fromkeys(large, ()))
+    record = _in_order(record)
+    try:
+        body = record.__pydantic_serializer__.to_json(record, warnings="error")
+    except PydanticSerializationError as error:
+        raise BrokenRecord(f"{record!r} has no byte form: {error}") from None
+    for field, name in references.items():
+        empty = b'"%s":[]' % field.encode()
+        assert body.count(empty) == 1, f"{body!r} does not hold {empty!r} once"
+        body = body.replace(empty, b'"%s":{"content":"%s"}' % (field.encode(), name.encode()))
+    if _LONG_INT.search(body) is not None:
+        _check_int64(json.loads(body), body)
+    return body
+
+
+def decode_fact(body: bytes, resolve: Resolver | None = None) -> AnyFact:
+    """The fact whose only bytes these are; without `resolve` its large fields stand in place."""
+    return cast(AnyFact, _decode(_FACTS, "fact", body, resolve))
+
+
+def decode_command(body: bytes, resolve: Resolver | None = None) -> AnyCommand:
+    """The command whose only bytes these are; a `DeviceDone` comes without digests and book."""
+    return cast(AnyCommand, _decode(_COMMANDS, "command", body, resolve))
+
+
+def fill_outcome(done: DeviceDone, closed: StepClosed) -> DeviceDone:
+    """An outcome as it was given: the tape keeps its sums once, in the step's `StepClosed`."""
+    assert done.step == closed.step, f"the outcome of step {done.step}, sums of step {closed.step}"
+    return done.model_copy(update={"digests": closed.digests, "book": closed.book})
+
+
+def large_names(record: Record) -> list[str]:
+    """The names of the content rows that a record needs."""
+    return [content_name(_packed(record, field)) for field in _LARGE[type(record)]]
+
+
+def content_name(data: bytes) -> str:
+    """The name of a content or blob row: 32 hex digits that depend on its bytes alone."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Token ids as int32 little-endian."""
+    packed = array("i", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The inverse of `pack_ids`."""
+    packed = array("i")
+    packed.frombytes(data)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tolist()
+
+
+def _packed(record: Record, field: str) -> bytes:
+    try:
+        return pack_ids(getattr(record, field))
+    except (OverflowError, TypeError) as error:
+        raise BrokenRecord(f"{field} of {type(record).__name__} is not int32: {error}") from None
+
+
+def _decode(
+    side: Mapping[str, type[Record]], what: str, body: bytes, resolve: Resolver | None
+) -> Record:
+    found = _KIND.match(body)
+    if found is None:
+        raise BrokenRecord(f"not a {what}: it does not begin with a kind: {_short(body)}")
+    kind = found[1].decode()
+    if kind in RESERVED:
+        raise BrokenRecord(f"{kind} is reserved: this build reads tapes of one segment")
+    model = side.get(kind)
+    if model is None:
+        raise BrokenRecord(f"unknown kind of {what}: {kind}")
+    try:
+        record = model.model_validate_json(_in_place(model, body, resolve))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        at = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise BrokenRecord(f"{kind}: {at}: {first['msg']}: {_short(body)}") from None
+    again = encode(record, None if resolve is None else {})
+    if again != body:
+        raise BrokenRecord(f"{kind}: {_short(body)} is not its canonical form {_short(again)}")
+    return record
+
+
+def _in_place(model: type[Record], body: bytes, resolve: Resolver | None) -> bytes:
+    """The body with every reference to a content row replaced by the list it stands for."""
+    if resolve is None:
+        return body
+    for field in _LARGE[model]:
+        found = re.search(_REFERENCE % field.encode(), body)
+        if found is None:
+            raise BrokenRecord(f"{field} does not name a content row: {_short(body)}")
+        try:
+            ids = unpack_ids(resolve(found[1].decode()))
+        except KeyError:
+            raise BrokenRecord(f"content row {found[1].decode()} is missing") from None
+        except ValueError as error:
+            raise BrokenRecord(f"content row {found[1].decode()}: {error}") from None
+        listed = b'"%s":[%s]' % (field.encode(), ",".join(map(str, ids)).encode())
+        body = body[: found.start()] + listed + body[found.end() :]
+    return body
+
+
+def _in_order(record: Record) -> Record:
+    """The record with the keys of its maps ascending, so that equal records have equal bytes."""
+    changed: dict[str, Any] = {}
+    for field in _MAPS[type(record)]:
+        value = getattr(record, field)
+        if isinstance(value, Record):
+            ordered: Any = _in_order(value)
+        else:
+            ordered = value if list(value) == sorted(value) else dict(sorted(value.items()))
+        if ordered is not value:
+            changed[field] = ordered
+    return record.model_copy(update=changed) if changed else record
+
+
+def _check_int64(value: Any, body: bytes) -> None:
+    if isinstance(value, int) and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise BrokenRecord(f"{value} does not fit int64: {_short(body)}")
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            _check_int64(part, body)
+
+
+def _short(body: bytes) -> str:
+    text = body.decode(errors="backslashreplace")
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(body)} bytes)"
+
+
+class _LargeFields(dict[type[Record], tuple[str, ...]]):
+    """By record class, the fields marked `Large`."""
+
+    def __missing__(self, model: type[Record]) -> tuple[str, ...]:
+        self[model] = tuple(
+            name
+            for name, field in model.model_fields.items()
+            if any(isinstance(mark, Large) for mark in field.metadata)
+        )
+        return self[model]
+
+
+class _MapFields(dict[type[Record], tuple[str, ...]]):
+    """By record class, the written fields that are maps, or records that hold some."""
+
+    def __missing__(self, model: type[Record]) -> tuple[str, ...]:
+        self[model] = tuple(
+            name
+            for name, field in model.model_fields.items()
+            if not field.exclude and self._holds_map(field.annotation)
+        )
+        return self[model]
+
+    def _holds_map(self, annotation: Any) -> bool:
+        if isinstance(annotation, type) and issubclass(annotation, Record):
+            return bool(self[annotation])
+        return get_origin(annotation) is dict
+
+
+_LARGE = _LargeFields()
+_MAPS = _MapFields()
+_FACTS = {model.model_fields["kind"].default: model for model in get_args(AnyFact)}
+_COMMANDS = {model.model_fields["kind"].default: model for model in get_args(AnyCommand)}

@@ -1,0 +1,128 @@
+"""Commands and facts as the rows of a tape: numbered, owned by a stream and session, chained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .canon import encode
+from .chain import COMMAND, FACT, GENESIS, link
+from .commands import AnyCommand
+from .facts import (
+    AnyFact,
+    RequestArrived,
+    RequestFinished,
+    RequestRefused,
+    StreamBegun,
+    StreamQueued,
+    StreamReleased,
+)
+from .ids import RequestId, SessionId, StreamId
+
+# seq, run, step, kind, body, chain
+CommandRow = tuple[int, int, int, str, str, bytes]
+# seq, run, step, kind, stream, session, body, chain
+EventRow = tuple[int, int, int, str, int | None, str | None, str, bytes]
+
+
+@dataclass(slots=True)
+class Rows:
+    """What one append writes; content holds large fields by name."""
+
+    commands: list[CommandRow] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)
+    content: dict[str, bytes] = field(default_factory=dict)
+
+
+class Owners:
+    """Which stream and session a fact belongs to, as far as the facts before it tell.
+
+    Requests and streams are forgotten when they end, so that a long run holds only what is open.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[RequestId, SessionId] = {}
+        self._requests: dict[StreamId, RequestId] = {}
+        self._open: dict[RequestId, int] = {}  # streams not yet gone
+        self._seated: set[StreamId] = set()
+
+    def of(self, fact: AnyFact) -> tuple[int | None, str | None]:
+        """The stream and session columns of a fact, each None where it has no single one."""
+        stream: StreamId | None = getattr(fact, "stream", None)
+        request: RequestId | None = getattr(fact, "request", None)
+        match fact:
+            case RequestArrived():
+                self._sessions[fact.request] = fact.session
+            case RequestRefused():
+                return None, fact.session
+            case StreamQueued():
+                self._requests[fact.stream] = fact.request
+                self._open[fact.request] = self._open.get(fact.request, 0) + 1
+            case StreamBegun():
+                self._seated.add(fact.stream)
+            case _:
+                pass
+        if request is None and stream is not None:
+            request = self._requests.get(stream)
+        session = self._sessions.get(request) if request is not None else None
+        match fact:
+            case StreamReleased():
+                self._seated.discard(fact.stream)
+                self._forget(fact.stream)
+            case RequestFinished() if fact.stream not in self._seated:
+                self._forget(fact.stream)
+            case _:
+                pass
+        return stream, session
+
+    def _forget(self, stream: StreamId) -> None:
+        request = self._requests.pop(stream, None)
+        if request is None:
+            return
+        self._open[request] -= 1
+        if self._open[request] == 0:
+            del self._open[request]
+            self._sessions.pop(request, None)
+
+
+class RowMaker:
+    """Numbers and chains the rows of one run.
+
+    `seq` counts commands and facts together, from 0 (the run's `RunOpened`) without a gap; one
+    chain runs through both tables in that order.
+    """
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.seq = 0  # of the next row
+        self.chain = GENESIS
+        self._owners = Owners()
+
+    def rows(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> Rows:
+        """The rows of one append: its commands, then its facts."""
+        rows = Rows()
+        for command in commands:
+            body = encode(command, rows.content)
+            seq = self._link(step, COMMAND, command.kind, None, body)
+            rows.commands.append((seq, self.run, step, command.kind, body.decode(), self.chain))
+        for fact in facts:
+            body = encode(fact, rows.content)
+            stream, session = self._owners.of(fact)
+            seq = self._link(step, FACT, fact.kind, stream, body)
+            rows.events.append(
+                (seq, self.run, step, fact.kind, stream, session, body.decode(), self.chain)
+            )
+        return rows
+
+    def _link(self, step: int, side: int, kind: str, stream: int | None, body: bytes) -> int:
+        seq = self.seq
+        self.chain = link(
+            self.chain,
+            run=self.run,
+            seq=seq,
+            step=step,
+            side=side,
+            stream=stream,
+            kind=kind.encode(),
+            body=body,
+        )
+        self.seq += 1
+        return seq

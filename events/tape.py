@@ -1,0 +1,234 @@
+"""The writer: one transaction an append, durable before anyone is told of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from .canon import content_name
+from .commands import AnyCommand
+from .errors import TapeError
+from .facts import FORMAT, AnyFact, RunClosed, RunOpened
+from .rows import RowMaker
+from .schema import (
+    BLOBS,
+    COMMANDS,
+    CONTENT,
+    EVENTS,
+    RUNS,
+    TIMES,
+    check_format,
+    create_file,
+    create_tables,
+    one_file,
+    reading_engine,
+    remove_files,
+    told,
+    writing_engine,
+)
+from .seal import seal, unseal
+
+
+class Times(NamedTuple):
+    """Clocks of one append, in nanoseconds: wall, monotonic, and how long the device computed."""
+
+    wall_ns: int
+    mono_ns: int
+    device_ns: int
+
+
+class TapeWriter:
+    """One run, being written; `TapeWriter.create` makes one.
+
+    After an error nothing more is written: whoever goes on without a tape knows where it ends.
+    Used by one thread at a time, not always the same.
+    """
+
+    def __init__(self, path: Path, engine: sa.Engine) -> None:
+        self.path = path
+        self.run = 0
+        self._engine = engine
+        self._connection = engine.connect()
+        # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
+        self._driver: Any = self._connection.connection.driver_connection
+        self._cursor: Any = self._driver.cursor()
+        self._into = {
+            table.name: str(statement.compile(engine))
+            for table, statement in (
+                (COMMANDS, insert(COMMANDS)),
+                (EVENTS, insert(EVENTS)),
+                (TIMES, insert(TIMES)),
+                (CONTENT, insert(CONTENT).on_conflict_do_nothing()),
+                (BLOBS, insert(BLOBS).on_conflict_do_nothing()),
+            )
+        }
+        self._maker = RowMaker(0)
+        self._step = 0
+        self._steps = 0
+        self._ended = False  # its RunClosed is on the tape
+        self._dead = False
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        opened: RunOpened,
+        hints: Mapping[str, str] | None = None,
+        *,
+        append: bool = False,
+        run: int | None = None,
+        synchronous: str = "NORMAL",
+    ) -> Self:
+        """A tape with its run opened, as row 0; an existing file is refused unless `append`.
+
+        hints: what helps to find things again (`weights`: a path), outside the chain.
+        run: its number, otherwise the one after the last of the file.
+        """
+        path = Path(path)
+        fresh = not (append and path.exists())
+        if fresh:
+            create_file(path)
+        else:
+            _check_appendable(path)
+        try:
+            with told(path):
+                writer = cls(path, writing_engine(path, synchronous))
+                writer._open(opened, dict(hints or {}), run, fresh=fresh)
+        except BaseException:
+            if fresh:
+                remove_files(path)
+            raise
+        return writer
+
+    def _open(
+        self, opened: RunOpened, hints: dict[str, str], run: int | None, *, fresh: bool
+    ) -> None:
+        try:
+            self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+            if fresh:
+                create_tables(self._connection)
+            last = self._connection.execute(sa.select(sa.func.max(RUNS.c.run))).scalar() or 0
+            self.run = last + 1 if run is None else run
+            self._maker = RowMaker(self.run)
+            self._connection.execute(
+                sa.insert(RUNS).values(
+                    run=self.run,
+                    format=FORMAT,
+                    hints=json.dumps(hints, sort_keys=True, separators=(",", ":")),
+                )
+            )
+            self._write(0, (), (opened,), None, ())
+            self._connection.commit()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def append(
+        self,
+        step: int,
+        commands: Sequence[AnyCommand],
+        facts: Sequence[AnyFact],
+        times: Times | None = None,
+        blobs: Sequence[bytes] = (),
+    ) -> range:
+        """Make commands and their facts durable; returns the `seq` of the rows, commands first.
+
+        step: that of the facts, never less than the last one's. blobs: bytes that the records name
+        by `content_name`. Commands that come after facts begin a new turn for the reader, even
+        within a step; facts alone belong to the commands before them.
+        """
+        if self._dead:
+            raise TapeError(f"{self.path} is no longer written: an earlier append failed")
+        assert step >= self._step, f"step {step} after step {self._step}"
+        assert not self._ended, "the run is closed, nothing can follow"
+        first = self._maker.seq
+        if not commands and not facts:
+            return range(first, first)
+        self._dead = True  # until all of it is durable
+        try:
+            with told(self.path):
+                self._write(int(step), commands, facts, times, blobs)
+                self._driver.commit()
+        except BaseException:
+            self.abandon()
+            raise
+        self._dead = False
+        self._step = step
+        self._steps += 1
+        self._ended = any(isinstance(fact, RunClosed) for fact in facts)
+        return range(first, self._maker.seq)
+
+    def _write(
+        self,
+        step: int,
+        commands: Sequence[AnyCommand],
+        facts: Sequence[AnyFact],
+        times: Times | None,
+        blobs: Sequence[bytes],
+    ) -> None:
+        first = self._maker.seq
+        rows = self._maker.rows(step, commands, facts)
+        many = self._cursor.executemany
+        if rows.content:
+            many(self._into["content"], list(rows.content.items()))
+        if blobs:
+            many(self._into["blobs"], [(content_name(blob), blob) for blob in blobs])
+        if rows.commands:
+            many(self._into["commands"], rows.commands)
+        if rows.events:
+            many(self._into["events"], rows.events)
+        if times is not None:
+            many(self._into["times"], [(self.run, first, step, *map(int, times))])
+
+    def close(self, reason: str = "closed") -> None:
+        """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it."""
+        if not self._ended:
+            self.append(self._step, (), (RunClosed(reason=reason, steps=self._steps),))
+        with told(self.path):
+            self._connection.execute(
+                sa.update(RUNS)
+                .where(RUNS.c.run == self.run)
+                .values(rows=self._maker.seq, chain=self._maker.chain)
+            )
+            self._connection.commit()
+            one_file(self._connection)
+        self.abandon()
+        seal(self.path)
+
+    def abandon(self) -> None:
+        """Let go of the file as a crash would: what was appended stays, unsealed. Harmless twice."""
+        self._dead = True
+        self._cursor.close()
+        self._connection.close()
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._dead:
+            return
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+def _check_appendable(path: Path) -> None:
+    """Refuse what is not a whole tape before a byte of it changes, then take its seal off."""
+    engine = reading_engine(path)
+    try:
+        with told(path), engine.connect() as connection:
+            check_format(path, connection)
+    finally:
+        engine.dispose()
+    unseal(path)
