@@ -41,17 +41,38 @@ class Verdict:
 
 
 _KERNELS: dict[str, Kernel] = {}
+_LOOPS: list[Any] = []
 _INNER: list[Any] = []
+_on_disk = False
 
 
 def cpu(function):
-    """Compile a loop for the CPU: no lock held, IEEE division, kept on disk in a keyed folder only.
+    """Compile a loop for the CPU when it is first called: no lock held, IEEE division."""
+    loop = numba.njit(nogil=True, error_model="numpy")(function)
+    _LOOPS.append(loop)
+    if _on_disk:
+        loop.enable_caching()
+    return loop
 
-    numba does not see a change in another file, so without a folder keyed by all sources
-    (devices/kernel_cache.py names one) nothing is kept.
+
+def keep_on_disk() -> None:
+    """Let compiled loops be kept in numba's folder, those made later as well.
+
+    numba does not see a change in another file, so whoever calls this has named a folder that is
+    keyed by all sources (devices/kernel_cache.py).
     """
-    keep = bool(numba.config.CACHE_DIR)
-    return numba.njit(nogil=True, cache=keep, error_model="numpy")(function)
+    global _on_disk
+    assert numba.config.CACHE_DIR, "no folder is named for compiled kernels"
+    _on_disk = True
+    for loop in _LOOPS:
+        loop.enable_caching()
+
+
+def compiled() -> tuple[int, int]:
+    """How many loops were taken from disk, and how many were compiled, since the process began."""
+    stats = [loop.stats for loop in _LOOPS]
+    taken = sum(sum(one.cache_hits.values()) for one in stats)
+    return taken, sum(len(loop.overloads) for loop in _LOOPS) - taken
 
 
 def inner(function):

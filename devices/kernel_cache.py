@@ -1,0 +1,80 @@
+"""Where compiled kernels are kept on disk, so that the first run compiles them and no other does."""
+
+import os
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numpy as np
+
+from ..core.kernels import registry
+
+DONE = "complete"  # a file in the folder: every registered kernel has been compiled into it
+
+
+def cache_root(environment: Mapping[str, str]) -> Path:
+    """The user's folder for what can be made again: KVTAPE_CACHE, or kvtape in the user's cache."""
+    if named := environment.get("KVTAPE_CACHE"):
+        return Path(named)
+    if shared := environment.get("XDG_CACHE_HOME"):
+        return Path(shared) / "kvtape"
+    return Path.home() / ".cache" / "kvtape"
+
+
+def kernels_key(sources: Path, processor: str) -> str:
+    """A digest of every kernel source, both compilers' versions and the processor: 16 hex digits.
+
+    numba itself looks at one function's own file; a scalar that another file changed, it misses.
+    """
+    digest = blake2b(digest_size=8)
+    for text in (numba.__version__, llvmlite.__version__, np.__version__, processor):
+        digest.update(text.encode() + b"\0")
+    for path in sorted(sources.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def processor() -> str:
+    """The processor that numba compiles for: its name and features."""
+    binding = llvmlite.binding
+    name = numba.config.CPU_NAME or binding.get_host_cpu_name()
+    features = numba.config.CPU_FEATURES
+    if features is None:
+        features = binding.get_host_cpu_features().flatten()
+    return f"{name} {features}"
+
+
+def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Keep compiled kernels in a folder of their key; None where that folder cannot be made."""
+    assert registry.__file__ is not None
+    key = kernels_key(Path(registry.__file__).parent, processor())
+    folder = cache_root(environment) / f"kernels-{key}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)  # numba reads its settings again when this changes
+    numba.config.CACHE_DIR = str(folder)
+    registry.keep_on_disk()
+    return folder
+
+
+def warm(folder: Path | None, show: Callable[[str], None]) -> int:
+    """Compile every kernel that the folder lacks, saying which; returns how many were compiled.
+
+    Each runs over its own random cases once: they have the types that devices call it with.
+    """
+    if folder is not None and (folder / DONE).exists():
+        return 0
+    every, rng = registry.kernels(), np.random.default_rng(0)
+    before = registry.compiled()[1]
+    for number, kernel in enumerate(every, 1):
+        show(f"kernel {number} of {len(every)}: {kernel.name}")
+        for arguments in kernel.cases(rng):
+            kernel.cpu(*arguments)
+    if folder is not None:
+        (folder / DONE).touch()
+    return registry.compiled()[1] - before
