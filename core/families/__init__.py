@@ -1,1 +1,6 @@
-"""Model families: what each one keeps, and its forward pass as calls on a device."""
+"""The model families, by the name that a checkpoint gives."""
+
+from .family import Family
+from .llama import Llama
+
+FAMILIES: dict[str, type[Family]] = {"llama": Llama}

@@ -1,0 +1,88 @@
+"""A step's rows as one ragged batch: which token stands where, and which rows are sampled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.state import State, Stream
+from ..events.facts import AnyFact, PromptStepRun, RoundRun
+from ..events.ids import StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive rows of one stream in a batch: batch rows [at, at + rows), positions from first.
+
+    sampled: how many of its last rows get logits.  accepts: the last one's token goes to the reply.
+    """
+
+    stream: StreamId
+    lane: int
+    at: int
+    first: int
+    rows: int
+    sampled: int
+    accepts: bool
+
+
+@dataclass(slots=True)
+class Batch:
+    """Row tables of a step, in the order of its facts.
+
+    tokens [rows] int64; positions, lanes, pages [rows] int64: each row's position, lane and physical
+    page; selected [sampled rows] int64: the batch rows that get logits.
+    """
+
+    runs: list[Run]
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+    pages: NDArray[np.int64]
+    selected: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all runs."""
+        return len(self.tokens)
+
+
+def runs_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> list[Run]:
+    """The runs of a step's PromptStepRun and RoundRun facts; `state` has them applied."""
+    runs: list[Run] = []
+    at = 0
+
+    def run(stream: Stream, first: int, rows: int) -> None:
+        nonlocal at
+        accepts = first + rows == len(stream.tokens)
+        sampled = rows if every_row else int(accepts)
+        runs.append(Run(stream.stream, int(stream.lane), at, first, rows, sampled, accepts))
+        at += rows
+
+    for fact in facts:
+        if isinstance(fact, PromptStepRun):
+            run(state.streams[fact.stream], fact.first, fact.rows)
+        elif isinstance(fact, RoundRun):
+            for lane in fact.lanes:
+                stream = state.in_lane(lane)
+                run(stream, len(stream.tokens) - 1, 1)
+    return runs
+
+
+def batch_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> Batch:
+    """The ragged batch of a step."""
+    runs = runs_of(state, facts, every_row=every_row)
+    rows = sum(run.rows for run in runs)
+    tokens, positions, lanes = (np.empty(rows, np.int64) for _ in range(3))
+    selected: list[int] = []
+    for run in runs:
+        end = run.at + run.rows
+        known = state.streams[run.stream].tokens
+        tokens[run.at : end] = known[run.first : run.first + run.rows]
+        positions[run.at : end] = np.arange(run.first, run.first + run.rows)
+        lanes[run.at : end] = run.lane
+        selected.extend(range(end - run.sampled, end))
+    pages = state.tables[lanes, positions // state.opened.rules.page_rows].astype(np.int64)
+    assert rows == 0 or int(pages.max()) < state.opened.pages, "a row has no leased page"
+    return Batch(runs, tokens, positions, lanes, pages, np.array(selected, np.int64))

@@ -1,0 +1,317 @@
+"""The CPU device: one rank's memory and the threads that run its program, step by step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.device import Ack, Break, Pair, Poisoned, Report
+from ..core.digests import add_pairs
+from ..core.families.family import Family
+from ..core.kernels.attend import cut_tiles, tile_rows
+from ..core.kernels.interpreter import Draws, Party, RankMemory, StepTables, run_program
+from ..core.link import RankLost
+from ..core.state import State
+from ..events import facts as f
+from ..events.facts import AnyFact
+from ..events.ids import NO_STATE, Rank, StreamId
+from .arena import RESERVED_PAGES
+from .batch import Batch, batch_of
+from .draws import DrawTables
+from .exchange import Exchange
+from .inspect import Inspector
+from .ledger import Ledger, Sums, pair_of, token_sums
+from .program import Program
+from .settings import DeviceSettings
+from .team import Team
+from .weights.checkpoint import Checkpoint
+
+SPINS = 4000  # turns of a meeting before a thread gives its core away
+CLEAN = 2**62  # a run without poison
+
+
+@dataclass(slots=True)
+class CpuRunning:
+    """A step under way: the other threads are awake, `report` runs the caller's share."""
+
+    device: "CpuDevice"
+    state: State
+    batch: Batch
+    tables: StepTables
+    draws: Draws
+    acks: list[Ack]
+    breaks: list[Break]
+    every_row: bool
+
+    def report(self) -> Report:
+        """Wait for the step and say what it did. Raises RankLost if it was aborted."""
+        return self.device.finish(self)
+
+
+class CpuDevice:
+    """One rank of a group; the ranks of a group share a checkpoint and an exchange."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        world: int,
+        threads: int,
+        spins: int,
+        settings: DeviceSettings,
+        checkpoint: Checkpoint,
+        family: Family,
+        program: Program,
+        memory: RankMemory,
+        exchange: Exchange,
+        model_digest: str,
+    ) -> None:
+        self.rank, self.world, self.threads = rank, world, threads
+        self.settings, self.checkpoint, self.family = settings, checkpoint, family
+        self.program, self.memory, self.exchange = program, memory, exchange
+        self.model_digest = model_digest
+        self.rules = family.rules()
+        first_head, _ = family.heads(world, rank)
+        self.ledger = Ledger(settings.pages + RESERVED_PAGES, self.rules.page_rows)
+        self.inspector = Inspector(memory, first_head, self.rules.page_rows)
+        self._draws = DrawTables(family.vocab)
+        self._parties = [self._party(thread, spins, first_head) for thread in range(threads)]
+        self._tiles = np.zeros((settings.rows, 2), np.int64)
+        self._launches = 0
+        self._last: CpuRunning | None = None
+        self._team = Team(threads, f"kvtape rank {rank}", self._worker_failed)
+        if settings.poison:
+            reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
+            self.inspector.poison_pages(reserved, settings.poison)
+
+    # --- the protocol ----------------------------------------------------------------------------
+
+    def launch(
+        self, state: State, facts: Sequence[AnyFact], *, every_row: bool = False
+    ) -> CpuRunning:
+        """Begin a step; `state` has the facts applied. every_row: report sums after each row."""
+        acks: list[Ack] = []
+        breaks: list[Break] = []
+        for fact in facts:
+            self._do(state, fact, acks, breaks)
+        batch = batch_of(state, facts, every_row=every_row)
+        draws = self._draws.of(state, batch)
+        running = CpuRunning(
+            self, state, batch, self._tables(state, batch), draws, acks, breaks, every_row
+        )
+        if batch.rows:
+            self._prepare(batch)
+            self.exchange.begin(self.rank, state.step)
+            self._team.wake(lambda thread: self._run(running, thread))
+            self._last = running
+        return running
+
+    def finish(self, running: CpuRunning) -> Report:
+        """Run the caller's share of a launched step, wait for the others, and report."""
+        state, batch = running.state, running.batch
+        report = Report(self.rank, state.step, acks=running.acks, breaks=running.breaks)
+        if batch.rows:
+            try:
+                self._run(running, 0)
+            finally:
+                self.exchange.end(self.rank)
+            self._count(running, report)
+            self._sampled(running, report)
+        self._check(state, batch, report)
+        return report
+
+    def probe(
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> Pair:
+        """The digest of some rows of one digest layer, summed anew from memory."""
+        if part in self.rules.split:
+            return self.inspector.sum(self._table(state, stream), first, first + rows, layer)
+        if part == "tokens":
+            ids = np.array(state.streams[stream].tokens[first : first + rows], np.int64)
+            sums = token_sums(ids, np.arange(first, first + len(ids)))
+            return pair_of(sums.sum(axis=0, dtype=np.uint64))
+        positions = range(first, first + rows)
+        logits = [self._logits(stream, position) for position in positions]
+        return add_pairs(
+            *(
+                self.inspector.sum_logits(row, position)
+                for row, position in zip(logits, positions, strict=True)
+                if row is not None
+            )
+        )
+
+    def read(
+        self, state: State, stream: StreamId, part: str, layer: int, position: int
+    ) -> dict[int, bytes]:
+        """The bytes of one row of one digest layer, by head; logits of the last step alone."""
+        if part in self.rules.split:
+            return self.inspector.read(self._table(state, stream), layer, position)
+        if part == "tokens":
+            return {0: np.int64(state.streams[stream].tokens[position]).tobytes()}
+        row = self._logits(stream, position)
+        return {} if row is None else {0: row.tobytes()}
+
+    def layers(self, part: str) -> int:
+        """How many digest layers a part has."""
+        return self.inspector.layers if part in self.rules.split else 1
+
+    def close(self) -> None:
+        """Let threads and memory go; the group cannot run another step."""
+        self.exchange.close()
+        self._team.close()
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _do(self, state: State, fact: AnyFact, acks: list[Ack], breaks: list[Break]) -> None:
+        """What one fact means to memory, before the step computes."""
+        if isinstance(fact, f.PagesLeased):
+            self.ledger.leased(fact.pages)
+            if self.settings.poison:
+                self.inspector.poison_pages(fact.pages, self.settings.poison)
+        elif isinstance(fact, f.StreamBegun):
+            if fact.state == NO_STATE:
+                self.ledger.begin(fact.stream)
+            else:
+                self._resume(state, fact, acks, breaks)
+        elif isinstance(fact, f.ResumeRefused | f.StreamReleased):
+            self.ledger.forget(fact.stream)
+        elif isinstance(fact, f.FaultInjected) and fact.rank == self.rank:
+            self.inspector.flip(self._table(state, fact.stream), fact)
+
+    def _resume(
+        self, state: State, fact: f.StreamBegun, acks: list[Ack], breaks: list[Break]
+    ) -> None:
+        """Sum the adopted pages anew; a difference to what was written is a broken sum."""
+        rows = fact.kept_pages * self.rules.page_rows
+        digest: dict[str, Pair] = {}
+        found = (0, 0)
+        if self.settings.keeps_rows:
+            table = self._table(state, fact.stream)
+            found = self.inspector.sum(table, 0, rows)
+            kept = self.ledger.of_pages(table[: fact.kept_pages])
+            if found != kept:
+                breaks.append(Break(fact.stream, "rows", kept, found))
+            digest = {"rows": found}
+        self.ledger.resume(fact.stream, found, state.streams[fact.stream].tokens[:rows])
+        acks.append(Ack(fact.stream, fact.state, ok=True, digest=digest))
+
+    # --- the step --------------------------------------------------------------------------------
+
+    def _party(self, thread: int, spins: int, first_head: int) -> Party:
+        a = self.family.attention
+        return Party(
+            rank=int(self.rank),
+            world=self.world,
+            thread=thread,
+            threads=self.threads,
+            spins=spins,
+            first_head=first_head,
+            eps=np.float32(self.family.eps),
+            scale=np.float32(1) / np.sqrt(np.float32(a.head_dim)),
+            digests=self.settings.keeps_rows,
+        )
+
+    def _tables(self, state: State, batch: Batch) -> StepTables:
+        """The step's tables; page tables are copied, the state may go on while the step runs."""
+        most = tile_rows(self.family.attention.group)
+        tiles = cut_tiles(batch.positions, batch.lanes, 0, batch.rows, most, self._tiles)
+        self._launches += batch.rows > 0
+        return StepTables(
+            positions=batch.positions,
+            lanes=batch.lanes,
+            selected=batch.selected,
+            tables=state.tables.copy(),
+            tiles=self._tiles[:tiles],
+            runs=np.array([(r.lane, r.first + r.rows) for r in batch.runs], np.int64).reshape(
+                -1, 2
+            ),
+            poisoned=np.full(len(batch.runs), CLEAN, np.int64),
+            side=self._launches % 2,
+        )
+
+    def _prepare(self, batch: Batch) -> None:
+        """Zero what a step adds to, and put the embedding rows in their place."""
+        m = self.memory
+        if batch.rows > self.settings.rows:
+            raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
+        if self.settings.poison:
+            self.inspector.poison_scratch(self.settings.poison)
+        m.row_sums[: batch.rows] = 0
+        m.flags[: batch.rows] = 0
+        m.turns[:] = 0
+        x = self.program.x
+        rows = m.floats[x.at : x.at + batch.rows * x.width].reshape(batch.rows, x.width)
+        self.checkpoint.embed(batch.tokens, rows)
+
+    def _run(self, running: CpuRunning, thread: int) -> None:
+        """One thread's whole step."""
+        shared, party = self.exchange.shared, self._parties[thread]
+        stopped = run_program(self.memory, shared, running.tables, running.draws, party)
+        if stopped >= 0:
+            step = running.state.step
+            raise RankLost(f"rank {self.rank} stopped in step {step}: {self.exchange.reason}")
+
+    def _worker_failed(self, error: BaseException) -> None:
+        self.exchange.abort(f"a thread of rank {self.rank} failed: {error!r}")
+
+    # --- the report ------------------------------------------------------------------------------
+
+    def _count(self, running: CpuRunning, report: Report) -> None:
+        """Flags, poison and sums of the step's rows."""
+        batch, m = running.batch, self.memory
+        for at, run in enumerate(batch.runs):
+            if m.flags[run.at : run.at + run.rows].any():
+                report.flagged.append(run.stream)
+            key = int(running.tables.poisoned[at])
+            if key != CLEAN:
+                report.poisoned.append(Poisoned(run.stream, key & 0xFFF, key >> 12))
+        if self.settings.keeps_rows:
+            sums = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
+            logit_sums: Sums = sums.sum(axis=0, dtype=np.uint64)
+            every = self.ledger.add(running.state, batch, m.row_sums[: batch.rows], logit_sums)
+            if running.every_row:
+                report.every_row = every
+
+    def _sampled(self, running: CpuRunning, report: Report) -> None:
+        """The token of each run that reached the last one known."""
+        at = 0
+        for run in running.batch.runs:
+            at += run.sampled
+            if run.accepts:
+                report.streams.append(run.stream)
+                report.tokens.append(int(running.draws.tokens[at - 1]))
+                report.starts.append(len(report.tokens))
+            if report.every_row is not None:
+                report.every_row.tokens.append(running.draws.tokens[at - run.sampled : at])
+
+    def _check(self, state: State, batch: Batch, report: Report) -> None:
+        """The sums of the step's streams; at level full of all, after summing their rows anew."""
+        if not self.settings.keeps_rows:
+            return
+        streams = [run.stream for run in batch.runs]
+        if self.settings.digests == "full":
+            streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
+        for stream in streams:
+            table = self._table(state, stream)
+            report.sums[stream] = self.ledger.sums(stream, table)
+            if self.settings.digests == "full":
+                held = self.ledger.streams[stream]
+                found = self.inspector.sum(table, 0, held.rows)
+                if found != held.row_sum:
+                    report.breaks.append(Break(stream, "rows", held.row_sum, found))
+
+    def _table(self, state: State, stream: StreamId) -> NDArray[np.int32]:
+        return state.tables[state.streams[stream].lane]
+
+    def _logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
+        """A row of logits [vocab] of the last step, if it computed that one."""
+        if self._last is None:
+            return None
+        batch, logits, at = self._last.batch, self.program.logits, 0
+        for run in batch.runs:
+            first = run.first + run.rows - run.sampled
+            if run.stream == stream and first <= position < run.first + run.rows:
+                start = logits.at + (at + position - first) * logits.width
+                return self.memory.floats[start : start + logits.width]
+            at += run.sampled
+        return None

@@ -1,0 +1,101 @@
+"""Looking into one rank's pages: rows summed anew, rows read, bits flipped, poison laid and found."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.device import Pair
+from ..core.kernels.digest import PARTS, digest_rows
+from ..core.kernels.interpreter import RankMemory
+from ..core.kernels.poison import fill_flat, poison_value
+from ..core.kernels.rows import flip_bit, read_row, sum_rows
+from ..events.facts import FaultInjected
+
+Table = NDArray[np.int32]  # the pages of a stream, in row order
+
+
+@dataclass(slots=True)
+class Inspector:
+    """first_head: the number, in the whole model, of this rank's first KV head."""
+
+    memory: RankMemory
+    first_head: int
+    page_rows: int
+
+    @property
+    def layers(self) -> int:
+        """Digest layers of the rows: K and V of each layer."""
+        return 2 * int(self.memory.keys.shape[0])
+
+    @property
+    def heads(self) -> int:
+        """KV heads of this rank."""
+        return int(self.memory.keys.shape[2])
+
+    def sum(self, table: Table, first: int, last: int, layer: int | None = None) -> Pair:
+        """The digest of rows [first, last) of one digest layer, or of all, from memory."""
+        low, high = (0, self.layers) if layer is None else (layer, layer + 1)
+        sums = np.zeros(2, np.uint64)
+        sum_rows(*self._pages, table, first, last, low, high, self.first_head, sums)
+        return int(sums[0]), int(sums[1])
+
+    def sum_logits(self, row: NDArray[np.float32], position: int) -> Pair:
+        """The digest of one row of logits [vocab]."""
+        sums = np.zeros((1, 2), np.uint64)
+        words, positions = row.view(np.uint64).reshape(1, -1), np.array([position])
+        digest_rows(words, PARTS["logits"], 0, 0, positions, 0, sums, 0, 1)
+        return int(sums[0, 0]), int(sums[0, 1])
+
+    def read(self, table: Table, layer: int, position: int) -> dict[int, bytes]:
+        """One row of a digest layer by head, as the words that are digested: codes, exponent."""
+        page, row = int(table[position // self.page_rows]), position % self.page_rows
+        found = {}
+        for head in range(self.heads):
+            codes = np.zeros(self._width, np.int16)
+            exponent = read_row(*self._pages, layer, page, head, row, codes)
+            found[self.first_head + head] = codes.tobytes() + np.int64(exponent).tobytes()
+        return found
+
+    def flip(self, table: Table, fault: FaultInjected) -> None:
+        """Turn one bit of a row over; raises ValueError where there is no such bit."""
+        head = fault.head - self.first_head
+        if fault.part != "rows":
+            raise ValueError(f"faults go into part rows, not into {fault.part!r}")
+        if fault.cache not in ("k", "v"):
+            raise ValueError(f"a row's caches are k and v, not {fault.cache!r}")
+        if not 0 <= head < self.heads:
+            raise ValueError(f"rank {fault.rank} does not hold KV head {fault.head}")
+        bits = 16 if fault.column < self._width else 8
+        sizes = (("layer", self.layers // 2), ("column", self._width + 1), ("bit", bits))
+        for name, size in sizes:
+            if not 0 <= getattr(fault, name) < size:
+                raise ValueError(f"{name} {getattr(fault, name)} is not below {size}")
+        layer = 2 * fault.layer + "kv".index(fault.cache)
+        page, row = int(table[fault.position // self.page_rows]), fault.position % self.page_rows
+        flip_bit(*self._pages, layer, page, head, row, fault.column, fault.bit)
+
+    def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
+        """Fill pages of every layer with what no sound row holds."""
+        for cache in self._pages:
+            cache[:, list(pages)] = poison_value(pattern, cache.dtype)
+
+    def poison_scratch(self, pattern: str) -> None:
+        """Fill what no step may read before it wrote it."""
+        m = self.memory
+        for buffer in (m.floats, m.codes, m.code_exponents, m.scratch):
+            flat = buffer.reshape(-1)
+            fill_flat(flat, poison_value(pattern, flat.dtype))
+        for rows in (m.queries, m.query_exponents):
+            rows[...] = poison_value(pattern, rows.dtype)
+
+    @property
+    def _pages(
+        self,
+    ) -> tuple[NDArray[np.int16], NDArray[np.int8], NDArray[np.int16], NDArray[np.int8]]:
+        m = self.memory
+        return m.keys, m.key_exponents, m.values, m.value_exponents
+
+    @property
+    def _width(self) -> int:
+        return int(self.memory.keys.shape[3]) // self.page_rows

@@ -1,0 +1,37 @@
+"""What a device is made for: how many lanes and pages, how long, how closely it watches itself."""
+
+from dataclasses import dataclass
+
+LEVELS = ("off", "book", "rows", "full")
+POISONS = ("", "a", "b")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """The settings of a run that a device must know, named as in RunOpened.
+
+    context: most rows of a stream.  pages: of the pool, the reserved ones not counted.  digests:
+    how much is summed.  poison: the pattern, "" for none.  limit_s: a step may take so long.
+    """
+
+    lanes: int
+    context: int
+    pages: int
+    prompt_rows: int
+    digests: str = "rows"
+    poison: str = ""
+    limit_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        assert self.digests in LEVELS, f"digests {self.digests!r} is none of {LEVELS}"
+        assert self.poison in POISONS, f"poison {self.poison!r} is none of {POISONS}"
+
+    @property
+    def rows(self) -> int:
+        """Most rows of a step: the prompts' budget and one row a lane."""
+        return self.prompt_rows + self.lanes
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows, logits and tokens are summed."""
+        return self.digests in ("rows", "full")
