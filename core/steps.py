@@ -17,12 +17,12 @@ def next_step(state: State) -> Iterator[AnyFact]:
         if stream.phase is Phase.PROMPTING and budget > 0:
             rows = min(budget, _rows_to_next_cut(state, stream))
             budget -= rows
-            yield from _lease(state, stream, stream.rows + rows)
+            yield from lease(state, stream, stream.rows + rows)
             yield f.PromptStepRun(stream=stream.stream, first=stream.rows, rows=rows)
     if lanes:
         for lane in lanes:
             stream = state.in_lane(lane)
-            yield from _lease(state, stream, stream.rows + _window_rows(state, stream))
+            yield from lease(state, stream, stream.rows + window_rows(state, stream))
         yield f.RoundRun(lanes=tuple(Lane(lane) for lane in lanes))
 
 
@@ -30,7 +30,7 @@ def _has_pending(stream: Stream) -> bool:
     return stream.phase is Phase.DECODING and stream.rows == len(stream.tokens) - 1
 
 
-def _window_rows(state: State, stream: Stream) -> int:
+def window_rows(state: State, stream: Stream) -> int:
     """Rows of a round's window: the pending token and the drafts after it."""
     return 1 + (state.opened.rules.drafts if stream.request.draft else 0)
 
@@ -43,7 +43,7 @@ def _rows_to_next_cut(state: State, stream: Stream) -> int:
     return end - stream.rows
 
 
-def _lease(state: State, stream: Stream, rows: int) -> Iterator[AnyFact]:
+def lease(state: State, stream: Stream, rows: int) -> Iterator[AnyFact]:
     """Grow a stream's table to hold so many rows, against its promise."""
     missing = -(-rows // state.opened.rules.page_rows) - stream.pages
     if missing > 0:

@@ -268,7 +268,7 @@ class CpuDevice:
         if self.settings.keeps_rows:
             sums = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
             logit_sums: Sums = sums.sum(axis=0, dtype=np.uint64)
-            every = self.ledger.add(running.state, batch, m.row_sums[: batch.rows], logit_sums)
+            every = self.ledger.add(batch, m.row_sums[: batch.rows], logit_sums)
             if running.every_row:
                 report.every_row = every
 

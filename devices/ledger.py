@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from ..core.device import EveryRow, Pair
 from ..core.digests import ZERO, add_pairs, sub_pairs
 from ..core.kernels.digest import PARTS, digest_rows
-from ..core.state import State
 from ..events.ids import StreamId
 from .batch import Batch, Run
 
@@ -64,7 +63,7 @@ class Ledger:
         """A stream is gone."""
         self.streams.pop(stream, None)
 
-    def add(self, state: State, batch: Batch, row_sums: Sums, logit_sums: Sums) -> EveryRow:
+    def add(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> EveryRow:
         """Count a step's rows; row_sums [rows, 2], logit_sums [selected, 2]: each row's own digest.
 
         Returns the sums after each row (without the sampled tokens).
@@ -75,7 +74,7 @@ class Ledger:
         at = 0
         for run in batch.runs:
             own = slice(run.at, run.at + run.rows)
-            drawn = _drawn(state, run, logit_sums[at : at + run.sampled])
+            drawn = _drawn(run, logit_sums[at : at + run.sampled])
             at += run.sampled
             held = self.streams[run.stream]
             assert held.rows == run.first, (
@@ -117,13 +116,10 @@ class Ledger:
         return add_pairs(*(pair_of(self.pages[page]) for page in pages))
 
 
-def _drawn(state: State, run: Run, logit_sums: Sums) -> Sums:
-    """Each row's logits digest [rows, 2]: zero where no token is drawn, so within the prompt."""
+def _drawn(run: Run, logit_sums: Sums) -> Sums:
+    """Each row's logits digest [rows, 2]: zero where no token is drawn."""
     drawn = np.zeros((run.rows, 2), np.uint64)
-    first = run.rows - run.sampled
-    drawn[first:] = logit_sums
-    prompt = state.streams[run.stream].prompt_tokens
-    drawn[: max(0, prompt - 1 - run.first)] = 0
+    drawn[run.rows - run.sampled :] = logit_sums
     return drawn
 
 
