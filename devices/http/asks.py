@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from .errors import ApiError, bad
 
@@ -14,7 +14,7 @@ _STRICT = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=Fal
 Word = Annotated[str, StringConstraints(max_length=512)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 BiasId = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,9})$")]
-TokenIds = Annotated[list[int], FailFast()]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -118,7 +118,10 @@ class CompletionAsk(Ask):
     """The body of POST /v1/completions; prompt may stand in a list of its own."""
 
     prompt: (
-        str | TokenIds | Annotated[list[str], FailFast()] | Annotated[list[TokenIds], FailFast()]
+        str
+        | TokenIds
+        | Annotated[list[str], Field(fail_fast=True)]
+        | Annotated[list[TokenIds], Field(fail_fast=True)]
     )
     echo: bool | None = None
     best_of: int | None = None

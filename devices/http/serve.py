@@ -22,6 +22,8 @@ class AddressRefused(Exception):
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Clients that come early wait in its backlog."""
+    if not 0 <= port < 2**16:
+        raise AddressRefused(f"port {port} is not in 0 to {2**16 - 1}")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -31,8 +33,6 @@ def bind(host: str, port: int) -> socket.socket:
         else:
             why = error.strerror or str(error)
         raise AddressRefused(f"port {port} on {host}: {why}") from None
-    except OverflowError:
-        raise AddressRefused(f"port {port} is not in 0 to 65535") from None
 
 
 class _Server(uvicorn.Server):
@@ -60,6 +60,12 @@ class Serving:
     _thread: threading.Thread
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the door lives on."""
+        assert self._server.loop is not None, "it started"
+        return self._server.loop
+
+    @property
     def url(self) -> str:
         """Where it stands, without /v1."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -70,10 +76,9 @@ class Serving:
 
         Says whether the thread ended; it does within seconds of the drain, whatever clients do.
         """
-        loop = self._server.loop
-        if self._thread.is_alive() and loop is not None and not self._server.should_exit:
+        if self._thread.is_alive() and not self._server.should_exit:
             self._server.config.timeout_graceful_shutdown = int(drain_seconds) + 2
-            loop.call_soon_threadsafe(self.door.close, drain_seconds)
+            self.loop.call_soon_threadsafe(self.door.close, drain_seconds)
             self._server.should_exit = True
         self._thread.join(drain_seconds + 4)
         if self._thread.is_alive():

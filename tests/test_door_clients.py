@@ -1,0 +1,174 @@
+"""Clients that leave, stall or outlive the server: the engine hears of it, nothing stays behind."""
+
+import asyncio
+import json
+import logging
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from kvtape.devices.http.door import DoorSettings
+from kvtape.devices.http.serve import Serving
+from kvtape.events.commands import Arrive, Cancel
+from kvtape.tests.door_engine import ScriptedEngine, eventually, forever, opened, said
+
+Opened = tuple[Serving, ScriptedEngine]
+PATHS = ("/v1/chat/completions", "/v1/completions")
+
+
+@pytest.fixture
+def door() -> Iterator[Opened]:
+    with opened(DoorSettings(write_seconds=0.2)) as both:
+        both[1].script = forever
+        yield both
+
+
+def ask(
+    serving: Serving, *, stream: bool, path: str = PATHS[1], tokens: int = 1900
+) -> socket.socket:
+    """A raw connection with a request on it."""
+    messages = [{"role": "user", "content": "a"}]
+    prompt = {"messages": messages} if "chat" in path else {"prompt": "a"}
+    body = json.dumps({**prompt, "stream": stream, "max_tokens": tokens}).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    client = socket.create_connection((serving.host, serving.port), timeout=20)
+    client.sendall(head.encode() + body)
+    return client
+
+
+def tasks_of(serving: Serving) -> int:
+    """Tasks on the door's loop, beside the one that counts them."""
+
+    async def count() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    loop = serving.loop
+    return asyncio.run_coroutine_threadsafe(count(), loop).result(20)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_leaves_is_cancelled_once(door: Opened, path: str, stream: bool) -> None:
+    serving, engine = door
+    with ask(serving, stream=stream, path=path) as client:
+        eventually(lambda: engine.live)
+        if stream:
+            assert client.recv(1) == b"H"
+    eventually(lambda: not engine.live)
+    eventually(lambda: not serving.door.open)
+    (arrive,), (cancel,) = engine.seen(Arrive), engine.seen(Cancel)
+    assert (cancel.request, cancel.why) == (arrive.request, "client-left")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_finished_request_is_never_cancelled(door: Opened, stream: bool) -> None:
+    serving, engine = door
+    engine.script = said("hello")
+    for _ in range(10):
+        with ask(serving, stream=stream) as client:
+            whole = b""
+            while not whole.endswith((b"}", b"0\r\n\r\n")):
+                whole += client.recv(65536)
+    eventually(lambda: not serving.door.open)
+    httpx.get(f"{serving.url}/health", trust_env=False)
+    assert len(engine.seen(Arrive)) == 10
+    assert engine.seen(Cancel) == []
+
+
+def test_fifty_clients_leave_at_random_and_nothing_stays(door: Opened) -> None:
+    serving, engine = door
+    before = tasks_of(serving)
+    rng = random.Random(7)
+    clients = []
+    for number in range(50):
+        client = ask(serving, stream=number % 2 == 0, path=rng.choice(PATHS))
+        clients.append(client)
+        if rng.random() < 0.3:
+            eventually(lambda n=number: len(engine.seen(Arrive)) > n)
+        while clients and rng.random() < 0.5:
+            leaver = clients.pop(rng.randrange(len(clients)))
+            if rng.random() < 0.5:
+                leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            leaver.close()
+    for client in clients:
+        client.close()
+    eventually(lambda: not serving.door.open and not engine.live)
+    eventually(lambda: tasks_of(serving) <= before)
+    arrived = {arrive.request for arrive in engine.seen(Arrive)}
+    cancelled = [cancel.request for cancel in engine.seen(Cancel)]
+    assert len(cancelled) == len(set(cancelled))
+    assert set(cancelled) <= arrived
+    engine.script = said("still here")
+    reply = httpx.post(f"{serving.url}{PATHS[1]}", json={"prompt": "a"}, trust_env=False)
+    assert reply.json()["choices"][0]["text"] == "still here"
+
+
+def test_a_client_that_stops_reading_is_cancelled(door: Opened) -> None:
+    serving, engine = door
+    engine.script = lambda _: iter([tuple(b"x" * 100)] * 10_000)
+    engine.info = replace(engine.info, context=1_000_001)
+    with ask(serving, stream=True, tokens=1_000_000):
+        eventually(lambda: engine.seen(Cancel))
+        assert engine.seen(Cancel)[0].why == "client-stalled"
+        eventually(lambda: not serving.door.open)
+
+
+def test_a_client_that_leaves_before_its_body_ends_is_nobody(door: Opened) -> None:
+    serving, engine = door
+    before = tasks_of(serving)
+    with socket.create_connection((serving.host, serving.port)) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+        eventually(lambda: tasks_of(serving) > before)
+    eventually(lambda: tasks_of(serving) <= before)
+    assert engine.commands == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stopping_lets_replies_end_and_gives_up_the_rest(stream: bool) -> None:
+    with opened() as (serving, engine):
+        engine.script = forever
+        with ask(serving, stream=stream) as client:
+            eventually(lambda: engine.live)
+            assert serving.stop(0.1)
+            whole = b""
+            while piece := client.recv(65536):
+                whole += piece
+        assert b"engine_closed" in whole
+        assert whole.startswith(b"HTTP/1.1 200" if stream else b"HTTP/1.1 503")
+        (cancel,) = engine.seen(Cancel)
+        assert cancel.why == "server-stopping"
+
+
+def test_stopping_waits_for_a_reply_that_ends(door: Opened) -> None:
+    serving, engine = door
+    with ask(serving, stream=False, tokens=50) as client:
+        eventually(lambda: engine.live)
+        assert serving.stop(20)
+        whole = b""
+        while piece := client.recv(65536):
+            whole += piece
+    assert b'"finish_reason":"length"' in whole
+    assert engine.seen(Cancel) == []
+
+
+def test_the_log_has_no_word_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), opened() as (serving, engine):
+        engine.script = said("REPLY-WORD")
+        url = f"{serving.url}/v1/completions?q=QUERY-WORD"
+        body = {"prompt": "PROMPT-WORD", "user": "USER-WORD", "stop": "STOP-WORD"}
+        httpx.post(url, json=body, headers={"x-kvtape-session": "SESSION-WORD"}, trust_env=False)
+        httpx.get(f"{serving.url}/PATH-WORD", trust_env=False)
+        httpx.post(url, json={"prompt": "PROMPT-WORD", "n": "N-WORD"}, trust_env=False)
+        eventually(lambda: not serving.door.open)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("kvtape")]
+    theirs = [r.getMessage() for r in caplog.records if r.name.startswith(("uvicorn", "fastapi"))]
+    assert any(
+        line.startswith("done req-00000001 prompt=11 cached=4 tokens=11 sha=") for line in ours
+    )
+    assert "POST /v1/completions 200" in ours
+    assert "GET unknown route 404" in ours
+    assert not [line for line in ours + theirs if "WORD" in line]
