@@ -3,17 +3,18 @@
 import numpy as np
 from numba.extending import register_jitable
 
-from .madd import NARROW_PAIRS, OUTPUTS, narrow2, narrow4, narrow6, wide1, wide2, wide3
+from .madd import DIGIT_BITS, NARROW_PAIRS, OUTPUTS, narrow2, narrow4, narrow6, wide1, wide2, wide3
 from .registry import inner
-from .scalars import INF, LOG2E, ZERO, div, exp2c, mul, pow2, rint, rn, sub, to_int
+from .scalars import LOG2E, SIGN_OFF, bits, div, exp2c, flt, mul, pow2, rint, rn, sub, to_int
 
 f32, i16, i32, i64 = np.float32, np.int16, np.int32, np.int64
 EMIN = i32(-63)
 P_BITS = i32(22)
 P_ONE = f32(1 << 22)
 LEAST = i32(-126)
+LOWEST_KEY = i32(-(1 << 31))
 # Two digits of 11 bits: then a page's products add up in int32 without a carry.
-DIGIT_BITS, DIGIT_MASK, DIGIT = i32(11), i32(2047), i64(2048)
+SHIFT, MASK = i32(DIGIT_BITS), i32((1 << DIGIT_BITS) - 1)
 TILE_QUERIES = 12  # query heads of a tile, over all its rows
 
 
@@ -28,7 +29,7 @@ def attend_scratch(context, page_rows, group, width):
     seen = -(-context // page_rows) * page_rows
     # A query row: a float32 score and two int16 digits a row seen; then exponents and one row of p.
     words = queries * seen + seen
-    return words + 2 * queries * OUTPUTS + queries * (width // 4 + 1) + 3 * queries + 16
+    return words + queries * OUTPUTS + queries * (width // 4 + 1) + 3 * queries + 16
 
 
 @inner
@@ -78,12 +79,16 @@ def score_block(queries, q, pairs, eq, keys, at, exponents, place, s, block, see
 @register_jitable
 def scaled_top(s, scale):
     """Multiply the scores by the softmax scale, in place, and return the greatest."""
-    top = -INF
     for i in range(s.shape[0]):
-        one = mul(s[i], scale)
-        s[i] = one
-        top = one if one > top else top
-    return top
+        s[i] = mul(s[i], scale)
+    top = LOWEST_KEY
+    for i in range(s.shape[0]):
+        pattern = bits(s[i])
+        # Patterns with the magnitude of the negative ones turned over order as integers do, and
+        # the maximum of integers has no order of its own that a compiler must keep.
+        key = i32(pattern ^ i32(i32(pattern >> i32(31)) & SIGN_OFF))
+        top = key if key > top else top
+    return flt(i32(top ^ i32(i32(top >> i32(31)) & SIGN_OFF)))
 
 
 @register_jitable
@@ -98,8 +103,8 @@ def weigh(s, top, e, greatest, high, low, p):
     for i in range(n):
         scale = pow2(max(i32(P_BITS + i32(e[i] - greatest)), LEAST))
         whole = to_int(rint(mul(p[i], scale)))
-        high[i] = i16(whole >> DIGIT_BITS)
-        low[i] = i16(whole & DIGIT_MASK)
+        high[i] = i16(whole >> SHIFT)
+        low[i] = i16(whole & MASK)
     for i in range(n, high.shape[0]):
         high[i] = 0
         low[i] = 0
@@ -107,8 +112,8 @@ def weigh(s, top, e, greatest, high, low, p):
 
 
 @register_jitable
-def add_values(digits, first, pairs_a_row, rows, values, at, pairs, n):
-    """n[16 d + o] += the products of digit row d with one block of one page's values."""
+def add_values(digits, first, stride, rows, values, at, pairs, n):
+    """n[16 a + o] += P of query a by one block of one page's values, from its two digit rows."""
     done = 0
     while done < pairs:
         part = min(NARROW_PAIRS, pairs - done)
@@ -117,13 +122,13 @@ def add_values(digits, first, pairs_a_row, rows, values, at, pairs, n):
         while d < rows:
             left = rows - d
             if left >= 6:
-                narrow6(digits, x + d * pairs_a_row, pairs_a_row, values, w, part, n, d * OUTPUTS)
+                narrow6(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
                 d += 6
             elif left >= 4:
-                narrow4(digits, x + d * pairs_a_row, pairs_a_row, values, w, part, n, d * OUTPUTS)
+                narrow4(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
                 d += 4
             else:
-                narrow2(digits, x + d * pairs_a_row, pairs_a_row, values, w, part, n, d * OUTPUTS)
+                narrow2(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
                 d += 2
         done += part
 
@@ -137,10 +142,10 @@ def attend(
 
     q [rows, heads, width] int16; eq [rows, heads] int8; positions, lanes [rows] int64;
     tables [lanes, entries] int32; arenas as rows.py has them; scale float32;
-    tiles [n, 2] int64 of cut_tiles; items first, first + step, ... below last, where item =
-    tile * kv_heads + head; o [rows, columns] float32; scratch [attend_scratch(...)] int64, a party's
-    own.
-    Rows past a query's position may hold anything: their scores are dropped and their digits are 0.
+    tiles [n, 2] int64 of cut_tiles; items first, first + step, ... below last, item = tile *
+    kv_heads + head; o [rows, columns] float32; scratch [attend_scratch(...)] int64, a
+    party's own. Rows past a query's position may hold anything: their scores are dropped and their
+    digits are 0.
     """
     kv_heads, page_rows = key_exponents.shape[2], key_exponents.shape[3]
     width = q.shape[2]
@@ -149,7 +154,7 @@ def attend(
     most = max(TILE_QUERIES, group)
     kf, ke = keys.reshape(keys.size), key_exponents.reshape(key_exponents.size)
     vf, ve = values.reshape(values.size), value_exponents.reshape(value_exponents.size)
-    fixed = 2 * most * OUTPUTS
+    fixed = most * OUTPUTS
     n64 = scratch[:fixed]
     at = fixed + most
     d64 = scratch[fixed:at]
@@ -202,7 +207,7 @@ def attend(
             et[a] = np.int8(greatest)
         d32 = digits.view(i32)
         for column in range(width // OUTPUTS):
-            for i in range(2 * queries * OUTPUTS):
+            for i in range(queries * OUTPUTS):
                 n64[i] = 0
             for b in range(used):
                 place = (layer * keys.shape[1] + table[b]) * kv_heads + head
@@ -213,6 +218,6 @@ def attend(
             for a in range(queries):
                 row, j = row0 + a // group, head * group + a % group
                 to = column0 + j * width + column * OUTPUTS
+                below, power = rn(d64[a]), pow2(et[a])
                 for i in range(OUTPUTS):
-                    total = n64[2 * a * OUTPUTS + i] * DIGIT + n64[(2 * a + 1) * OUTPUTS + i]
-                    o[row, to + i] = mul(div(rn(total), rn(d64[a])), pow2(et[a]))
+                    o[row, to + i] = mul(div(rn(n64[a * OUTPUTS + i]), below), power)

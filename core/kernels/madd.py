@@ -24,10 +24,10 @@ from numba.np.arrayobj import make_array
 OUTPUTS = 16  # outputs of a block
 WIDE_PAIRS = 1 << 16
 NARROW_PAIRS = 16
+DIGIT_BITS = 11  # of the low digit of a probability
 
 _I8, _I16, _I32, _I64 = (ir.IntType(width) for width in (8, 16, 32, 64))
 _F32, _F64 = ir.FloatType(), ir.DoubleType()
-_UNROLL = 4
 
 
 def route():
@@ -77,14 +77,16 @@ def _pairs_madd(builder, x, w):
     return builder.add(*products)
 
 
-def _loop(builder, pairs, body):
-    """body(index) for every pair, several a turn."""
-    turns = builder.udiv(pairs, _I64(_UNROLL))
+def _loop(builder, pairs, unroll, body):
+    """body(index) for every pair, `unroll` of them a turn."""
+    turns = builder.udiv(pairs, _I64(unroll))
     with cgutils.for_range(builder, turns, intp=_I64) as loop:
-        first = builder.mul(loop.index, _I64(_UNROLL))
-        for step in range(_UNROLL):
+        first = builder.mul(loop.index, _I64(unroll))
+        for step in range(unroll):
             body(builder.add(first, _I64(step)))
-    done = builder.mul(turns, _I64(_UNROLL))
+    if unroll == 1:
+        return
+    done = builder.mul(turns, _I64(unroll))
     with cgutils.for_range(builder, builder.sub(pairs, done), intp=_I64) as loop:
         body(builder.add(done, loop.index))
 
@@ -162,18 +164,17 @@ def _wide(rows, blocks):
         high = dict(zip(tiles, _accumulators(builder, len(tiles)), strict=True))
 
         def step(pair):
-            values = [_load_x(builder, row, pair) for row in x]
             for block in range(blocks):
-                for vector in range(_VECTORS):
-                    line = _load_w(builder, w[block], pair, vector)
-                    for m in range(rows):
-                        t = _pairs_madd(builder, values[m], line)
-                        _add_to(builder, low[m, block, vector], t)
-                        _add_to(
-                            builder, high[m, block, vector], builder.ashr(t, _constant(16, _I32))
-                        )
+                lines = [_load_w(builder, w[block], pair, v) for v in range(_VECTORS)]
+                for m in range(rows):
+                    value = _load_x(builder, x[m], pair)
+                    for v, line in enumerate(lines):
+                        t = _pairs_madd(builder, value, line)
+                        _add_to(builder, low[m, block, v], t)
+                        half = builder.ashr(t, _constant(16, _I32))
+                        _add_to(builder, high[m, block, v], half)
 
-        _loop(builder, pairs, step)
+        _loop(builder, pairs, max(1, 4 // (rows * blocks)), step)
         for m in range(rows):
             row_exponent = builder.load(_at(builder, arrays[5], builder.add(eo, _I64(m))))
             row_exponent = builder.sext(row_exponent, _I32)
@@ -209,7 +210,7 @@ def _wide(rows, blocks):
 
 
 def _narrow(rows):
-    """An intrinsic: `rows` rows of digits by one block, added to int64 sums."""
+    """An intrinsic: rows of digits, high and low by turns, by one block, added to int64 sums."""
 
     def generate(context, builder, signature, args):
         arrays = {k: make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3, 6)}
@@ -222,24 +223,26 @@ def _narrow(rows):
         sums = dict(zip(tiles, _accumulators(builder, len(tiles)), strict=True))
 
         def step(pair):
-            values = [_load_x(builder, row, pair) for row in x]
-            for vector in range(_VECTORS):
-                line = _load_w(builder, w, pair, vector)
-                for m in range(rows):
-                    _add_to(builder, sums[m, vector], _pairs_madd(builder, values[m], line))
+            lines = [_load_w(builder, w, pair, v) for v in range(_VECTORS)]
+            for m in range(rows):
+                value = _load_x(builder, x[m], pair)
+                for v, line in enumerate(lines):
+                    _add_to(builder, sums[m, v], _pairs_madd(builder, value, line))
 
-        _loop(builder, pairs, step)
-        for m, vector in tiles:
-            place = builder.add(no, _I64(m * OUTPUTS + vector * LANES))
-            kind = _vector(_I64)
-            pointer = builder.bitcast(_at(builder, arrays[6], place), kind.as_pointer())
-            more = builder.sext(builder.load(sums[m, vector]), kind)
-            builder.store(builder.add(builder.load(pointer, align=8), more), pointer, align=8)
+        _loop(builder, pairs, max(1, 6 // rows), step)
+        kind = _vector(_I64)
+        for m in range(0, rows, 2):
+            for v in range(_VECTORS):
+                place = builder.add(no, _I64(m // 2 * OUTPUTS + v * LANES))
+                pointer = builder.bitcast(_at(builder, arrays[6], place), kind.as_pointer())
+                parts = [builder.sext(builder.load(sums[m + d, v]), kind) for d in (0, 1)]
+                both = builder.add(builder.shl(parts[0], _constant(DIGIT_BITS, _I64)), parts[1])
+                builder.store(builder.add(builder.load(pointer, align=8), both), pointer, align=8)
         return context.get_dummy_value()
 
     @intrinsic
     def narrow(typing, x, xo, xs, w, wo, pairs, n, no):
-        """n[no + 16 m + o] += dot, at most 16 pairs, |x| <= 2048; n [.] int64."""
+        """n[no + 16 a + o] += 2048 dot(row 2 a) + dot(row 2 a + 1), 16 pairs at most; n int64."""
         place = types.int64
         return types.void(x, place, place, w, place, place, n, place), generate
 

@@ -19,7 +19,7 @@ def _pointer(context, builder, signature, args):
 
 @intrinsic
 def fetch_add(typing, words, index, value):
-    """words[index] += value at once for all threads; the value before. words [.] 8-byte integers."""
+    """words[index] += value at once for all threads; the value before. words [.] of 8 bytes."""
 
     def generate(context, builder, signature, args):
         place = _pointer(context, builder, signature, args)
