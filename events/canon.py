@@ -67,11 +67,6 @@ def fill_outcome(done: DeviceDone, closed: StepClosed) -> DeviceDone:
     return done.model_copy(update={"digests": closed.digests, "book": closed.book})
 
 
-def large_names(record: Record) -> list[str]:
-    """The names of the content rows that a record needs."""
-    return [content_name(_packed(record, field)) for field in _LARGE[type(record)]]
-
-
 def content_name(data: bytes) -> str:
     """The name of a content or blob row: 32 hex digits that depend on its bytes alone."""
     return blake2b(data, digest_size=16).hexdigest()

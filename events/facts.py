@@ -211,7 +211,7 @@ class ResumeRefused(Fact):
 
 
 class StateDropped(Fact):
-    """A kept state is gone: evicted, moved_past, reclaimed, flushed or damaged; for which request."""
+    """A kept state is gone: evicted, moved_past, reclaimed, flushed or damaged; for a request."""
 
     kind: Literal["state_dropped"] = "state_dropped"
     state: StateId
@@ -261,7 +261,7 @@ class StepClosed(Fact):
 
 
 class RanksParted(Fact):
-    """Ranks hold different values of a replicated part; blobs are each rank's bytes of the first row."""
+    """Ranks hold different values of a replicated part; blobs name each rank's bytes of a row."""
 
     kind: Literal["ranks_parted"] = "ranks_parted"
     step: int

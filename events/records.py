@@ -28,7 +28,7 @@ Ids = Annotated[tuple[Token, ...], Large()]
 
 
 class Sampling(Record):
-    """How the next token is drawn; floats are float32 bit patterns, the seed is a signed 64-bit integer."""
+    """How the next token is drawn: floats as float32 bit patterns, the seed as a signed int64."""
 
     temperature_bits: int = 0
     top_k: int = 0
@@ -45,8 +45,9 @@ class FamilyRules(Record):
 
     page_rows: rows a page.  mark_rows: marks stand at multiples of this.  lookahead: tokens past a
     mark that a state depends on.  drafts: most drafted tokens a round.  snapshots: a state is more
-    than its pages, so it resumes at its own mark only.  finish_marks: a finished stream leaves a state.
-    parts: kinds of memory with a digest.  split: those that add over ranks, the others are replicated.
+    than its pages, so it resumes at its own mark only.  finish_marks: a finished stream leaves a
+    state.  parts: kinds of memory with a digest.  split: those that add over ranks, the others are
+    replicated.
     """
 
     page_rows: int
@@ -63,7 +64,7 @@ class FamilyRules(Record):
 
 
 class Digests(Record):
-    """Cumulative sums over kept rows after a step, column-wise: `parts[p][i]` belongs to `streams[i]`.
+    """Cumulative sums over kept rows after a step: `parts[p][i]` belongs to `streams[i]`.
 
     ranks: for parts that are split over more than one rank, each rank's share: `ranks[p][i][rank]`.
     """

@@ -1,8 +1,9 @@
 """The tables of a tape, and all that is special about keeping them in SQLite."""
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,6 +108,11 @@ WHERE e.kind = 'step_closed'
 UNION ALL
 SELECT run, seq, json_extract(body, '$.step'), NULL, 'book', json_extract(body, '$.book')
 FROM events WHERE kind = 'step_closed'"""
+
+
+def dump_hints(hints: Mapping[str, str]) -> str:
+    """The text of a run's hints."""
+    return json.dumps(dict(hints.items()), sort_keys=True, separators=(",", ":"))
 
 
 def beside(path: Path, suffix: str) -> Path:

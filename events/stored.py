@@ -57,11 +57,10 @@ def stored_rows(
             table.c.body,
             table.c.chain,
         )
-        # `seq >= 0` alone would hide rows that someone gave a text or a negative number.
-        within = (
-            (table.c.run == run) if first == 0 else (table.c.run == run) & (table.c.seq >= first)
-        )
-        if last != SEQ_MAX:
+        within = table.c.run == run
+        if first > 0:  # for the whole run no bound, which would hide an edited row below 0
+            within &= table.c.seq >= first
+        if last < SEQ_MAX:
             within &= table.c.seq <= last
         sides.append(sa.select(*columns).where(within))
     for row in connection.execute(sa.union_all(*sides).order_by("seq")):

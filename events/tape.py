@@ -1,6 +1,5 @@
 """The writer: one transaction an append, durable before anyone is told of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from .schema import (
     check_format,
     create_file,
     create_tables,
+    dump_hints,
     one_file,
     reading_engine,
     remove_files,
@@ -51,6 +51,8 @@ class TapeWriter:
     def __init__(self, path: Path, engine: sa.Engine) -> None:
         self.path = path
         self.run = 0
+        self.step = 0  # of the last append
+        self.ended = False  # the run's RunClosed is on the tape
         self._engine = engine
         self._connection = engine.connect()
         # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
@@ -67,9 +69,8 @@ class TapeWriter:
             )
         }
         self._maker = RowMaker(0)
-        self._step = 0
+        self._blobs: dict[str, bytes] = {}
         self._steps = 0
-        self._ended = False  # its RunClosed is on the tape
         self._dead = False
 
     @classmethod
@@ -118,14 +119,25 @@ class TapeWriter:
                 sa.insert(RUNS).values(
                     run=self.run,
                     format=FORMAT,
-                    hints=json.dumps(hints, sort_keys=True, separators=(",", ":")),
+                    hints=dump_hints(hints),
                 )
             )
-            self._write(0, (), (opened,), None, ())
+            self._write(0, (), (opened,), None)
             self._connection.commit()
         except BaseException:
             self.abandon()
             raise
+
+    @property
+    def seq(self) -> int:
+        """The number that the next row gets."""
+        return self._maker.seq
+
+    def keep(self, blob: bytes) -> str:
+        """Bytes that records of the next append name; returns that name."""
+        name = content_name(blob)
+        self._blobs[name] = blob
+        return name
 
     def append(
         self,
@@ -133,33 +145,31 @@ class TapeWriter:
         commands: Sequence[AnyCommand],
         facts: Sequence[AnyFact],
         times: Times | None = None,
-        blobs: Sequence[bytes] = (),
     ) -> range:
         """Make commands and their facts durable; returns the `seq` of the rows, commands first.
 
-        step: that of the facts, never less than the last one's. blobs: bytes that the records name
-        by `content_name`. Commands that come after facts begin a new turn for the reader, even
-        within a step; facts alone belong to the commands before them.
+        step: that of the facts, never less than the last one's. For the reader, commands that come
+        after facts begin a new turn even within a step; facts alone belong to the turn before them.
         """
         if self._dead:
             raise TapeError(f"{self.path} is no longer written: an earlier append failed")
-        assert step >= self._step, f"step {step} after step {self._step}"
-        assert not self._ended, "the run is closed, nothing can follow"
+        assert step >= self.step, f"step {step} after step {self.step}"
+        assert not self.ended, "the run is closed, nothing can follow"
         first = self._maker.seq
         if not commands and not facts:
             return range(first, first)
         self._dead = True  # until all of it is durable
         try:
             with told(self.path):
-                self._write(int(step), commands, facts, times, blobs)
+                self._write(int(step), commands, facts, times)
                 self._driver.commit()
         except BaseException:
             self.abandon()
             raise
         self._dead = False
-        self._step = step
+        self.step = step
         self._steps += 1
-        self._ended = any(isinstance(fact, RunClosed) for fact in facts)
+        self.ended = any(isinstance(fact, RunClosed) for fact in facts)
         return range(first, self._maker.seq)
 
     def _write(
@@ -168,15 +178,15 @@ class TapeWriter:
         commands: Sequence[AnyCommand],
         facts: Sequence[AnyFact],
         times: Times | None,
-        blobs: Sequence[bytes],
     ) -> None:
         first = self._maker.seq
         rows = self._maker.rows(step, commands, facts)
         many = self._cursor.executemany
         if rows.content:
             many(self._into["content"], list(rows.content.items()))
-        if blobs:
-            many(self._into["blobs"], [(content_name(blob), blob) for blob in blobs])
+        if self._blobs:
+            many(self._into["blobs"], list(self._blobs.items()))
+            self._blobs.clear()
         if rows.commands:
             many(self._into["commands"], rows.commands)
         if rows.events:
@@ -186,8 +196,8 @@ class TapeWriter:
 
     def close(self, reason: str = "closed") -> None:
         """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it."""
-        if not self._ended:
-            self.append(self._step, (), (RunClosed(reason=reason, steps=self._steps),))
+        if not self.ended:
+            self.append(self.step, (), (RunClosed(reason=reason, steps=self._steps),))
         with told(self.path):
             self._connection.execute(
                 sa.update(RUNS)
@@ -200,7 +210,7 @@ class TapeWriter:
         seal(self.path)
 
     def abandon(self) -> None:
-        """Let go of the file as a crash would: what was appended stays, unsealed. Harmless twice."""
+        """Let go of the file: what was appended stays, the run stays open, no seal is put on."""
         self._dead = True
         self._cursor.close()
         self._connection.close()
