@@ -1,4 +1,4 @@
-"""What a model family may ask of a device: its forward pass is calls on these ops, never kernels."""
+"""What a model family may ask of a device: a forward pass is calls on these, never kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Q16 rows: int16 [rows, width] with one exponent a row; `selected`: the rows that get logits."""
+    """Q16 rows: int16 [rows, width], one exponent a row; `selected`: the rows that get logits."""
 
     at: int
     width: int

@@ -31,8 +31,8 @@ class Run:
 class Batch:
     """Row tables of a step, in the order of its facts.
 
-    tokens [rows] int64; positions, lanes, pages [rows] int64: each row's position, lane and physical
-    page; selected [sampled rows] int64: the batch rows that get logits.
+    tokens, positions, lanes, pages [rows] int64: each row's id, position, lane and physical page;
+    selected [sampled rows] int64: the batch rows that get logits.
     """
 
     runs: list[Run]
@@ -46,6 +46,11 @@ class Batch:
     def rows(self) -> int:
         """Rows of all runs."""
         return len(self.tokens)
+
+    def seen(self) -> NDArray[np.int64]:
+        """(lane, rows that its last row sees) of each run, [runs, 2]."""
+        seen = [(run.lane, run.first + run.rows) for run in self.runs]
+        return np.array(seen, np.int64).reshape(-1, 2)
 
 
 def runs_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> list[Run]:

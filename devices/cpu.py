@@ -80,7 +80,7 @@ class CpuDevice:
         self._launches = 0
         self._last: CpuRunning | None = None
         self._team = Team(threads, f"kvtape rank {rank}", self._worker_failed)
-        if settings.poison:
+        if settings.poisons:
             reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
             self.inspector.poison_pages(reserved, settings.poison)
 
@@ -166,7 +166,7 @@ class CpuDevice:
         """What one fact means to memory, before the step computes."""
         if isinstance(fact, f.PagesLeased):
             self.ledger.leased(fact.pages)
-            if self.settings.poison:
+            if self.settings.poisons:
                 self.inspector.poison_pages(fact.pages, self.settings.poison)
         elif isinstance(fact, f.StreamBegun):
             if fact.state == NO_STATE:
@@ -222,9 +222,7 @@ class CpuDevice:
             selected=batch.selected,
             tables=state.tables.copy(),
             tiles=self._tiles[:tiles],
-            runs=np.array([(r.lane, r.first + r.rows) for r in batch.runs], np.int64).reshape(
-                -1, 2
-            ),
+            runs=batch.seen(),
             poisoned=np.full(len(batch.runs), CLEAN, np.int64),
             side=self._launches % 2,
         )
@@ -234,7 +232,7 @@ class CpuDevice:
         m = self.memory
         if batch.rows > self.settings.rows:
             raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
-        if self.settings.poison:
+        if self.settings.poisons:
             self.inspector.poison_scratch(self.settings.poison)
         m.row_sums[: batch.rows] = 0
         m.flags[: batch.rows] = 0

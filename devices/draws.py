@@ -58,7 +58,7 @@ class DrawTables:
         )  # fmt: skip
 
     def _counts(self, stream: Stream, run: Run) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """How often each id stands before each sampled row's draw: in prompt and reply, in reply."""
+        """How often each id stands before each sampled row's draw: in all, and in the reply."""
         end = run.first + run.rows
         first = end - run.sampled
         known, prompt = np.array(stream.tokens[:end], np.int64), stream.prompt_tokens

@@ -1,4 +1,4 @@
-"""What the ranks of one process share: where they meet, the columns they hand over, and the abort."""
+"""What the ranks of one process share: a meeting, the columns they hand over, the abort."""
 
 from threading import Event, Lock, Thread
 from time import monotonic

@@ -36,10 +36,10 @@ def cpu_group(
     threads: int = 1,
     progress: Progress = no_progress,
 ) -> list[CpuDevice]:
-    """Devices by rank, `threads` each; all of them must run every step, each from its own thread."""
+    """Devices by rank, `threads` each; all must run every step, each from a thread of its own."""
     family = family_of(checkpoint)
     recorders = [
-        Recorder(family, world, rank, settings.rows, threads, checks=bool(settings.poison))
+        Recorder(family, world, rank, settings.rows, threads, checks=settings.poisons)
         for rank in range(world)
     ]
     programs = [recorder.program() for recorder in recorders]

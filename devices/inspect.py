@@ -1,4 +1,4 @@
-"""Looking into one rank's pages: rows summed anew, rows read, bits flipped, poison laid and found."""
+"""Looking into one rank's pages: rows summed anew, rows read, bits flipped, poison laid."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from ..core.kernels.poison import fill_flat, poison_value
 from ..core.kernels.rows import flip_bit, read_row, sum_rows
 from ..events.facts import FaultInjected
 
+Rows, Exponents = NDArray[np.int16], NDArray[np.int8]
 Table = NDArray[np.int32]  # the pages of a stream, in row order
 
 
@@ -92,7 +93,7 @@ class Inspector:
     @property
     def _pages(
         self,
-    ) -> tuple[NDArray[np.int16], NDArray[np.int8], NDArray[np.int16], NDArray[np.int8]]:
+    ) -> tuple[Rows, Exponents, Rows, Exponents]:
         m = self.memory
         return m.keys, m.key_exponents, m.values, m.value_exponents
 

@@ -77,9 +77,7 @@ class Ledger:
             drawn = _drawn(run, logit_sums[at : at + run.sampled])
             at += run.sampled
             held = self.streams[run.stream]
-            assert held.rows == run.first, (
-                f"stream {run.stream} has {held.rows} rows, not {run.first}"
-            )
+            assert held.rows == run.first, f"{run} does not follow row {held.rows}"
             row_sum, token_sum, logit_sum = (
                 _after_each(before, added)
                 for before, added in (

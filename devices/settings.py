@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 LEVELS = ("off", "book", "rows", "full")
-POISONS = ("", "a", "b")
+POISONS = ("off", "a", "b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,7 @@ class DeviceSettings:
     """The settings of a run that a device must know, named as in RunOpened.
 
     context: most rows of a stream.  pages: of the pool, the reserved ones not counted.  digests:
-    how much is summed.  poison: the pattern, "" for none.  limit_s: a step may take so long.
+    how much is summed.  poison: the pattern or "off".  limit_s: a step may take so long.
     """
 
     lanes: int
@@ -19,7 +19,7 @@ class DeviceSettings:
     pages: int
     prompt_rows: int
     digests: str = "rows"
-    poison: str = ""
+    poison: str = "off"
     limit_s: float = 300.0
 
     def __post_init__(self) -> None:
@@ -30,6 +30,11 @@ class DeviceSettings:
     def rows(self) -> int:
         """Most rows of a step: the prompts' budget and one row a lane."""
         return self.prompt_rows + self.lanes
+
+    @property
+    def poisons(self) -> bool:
+        """Whether pages and scratch are filled before use, and looked at before they are read."""
+        return self.poison != "off"
 
     @property
     def keeps_rows(self) -> bool:

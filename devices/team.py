@@ -8,7 +8,7 @@ Work = Callable[[int], None]  # takes the thread's number
 
 
 class Team:
-    """Threads 1 to threads - 1; thread 0 is whoever calls. A worker's exception goes to `failed`."""
+    """Threads 1 to threads - 1; 0 is whoever calls. A worker's exception goes to `failed`."""
 
     def __init__(self, threads: int, name: str, failed: Callable[[BaseException], None]) -> None:
         self.threads = threads

@@ -1,8 +1,8 @@
-"""From files to packed Q16 weights: each tensor read once, quantised once, packed for every rank."""
+"""From files to packed Q16 weights: a tensor is read and quantised once, packed for its ranks."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
@@ -102,7 +102,7 @@ class _Loader:
     places: dict[str, list[_Place]]
     progress: Progress
     done: int = 0
-    lock: Lock = Lock()
+    lock: Lock = field(default_factory=Lock)
 
     def pieces(self) -> list[tuple[int, str, int, int]]:
         """(index, tensor, first row, last row) of all work; the index is its digest's layer."""

@@ -17,7 +17,7 @@ class UnsupportedShape(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Sizes of grouped-query attention and of its rows; a row of K and one of V a layer and head."""
+    """Sizes of grouped-query attention; a row of K and one of V for each layer and KV head."""
 
     layers: int
     heads: int

@@ -1,10 +1,10 @@
 """The loop that runs a recorded forward pass: every thread of every rank runs the whole program.
 
-Threads of a rank share its buffers and split the blocks, rows or items of each op; ranks have memory
-of their own and hand each other float32 columns through the exchange. A gather has one meeting of
-all: the exchange has two sides in turn, so a side is written again only after everyone has met once
-more, which nobody does before it has read. A single row is quantised by every thread for itself,
-into a region of its own, which saves a meeting.
+Threads of a rank share its buffers and split the blocks, rows or items of each op; ranks have
+memory of their own and hand each other float32 columns through the exchange. A gather has one
+meeting of all: the exchange has two sides in turn, so a side is written again only after everyone
+has met once more, which nobody does before it has read. A single row is quantised by every thread
+for itself, into a region of its own, which saves a meeting.
 """
 
 from collections import namedtuple
@@ -177,7 +177,7 @@ def run_attend(memory, step, party, op, rows):
 
 @inner
 def poisoned_row(memory, table, layer, side, rows):
-    """The first of so many rows, of keys (side 0) or values, in which any head is poisoned, or -1."""
+    """The first of so many rows, of keys (side 0) or values, with a poisoned head, or -1."""
     data = memory.keys if side == 0 else memory.values
     exponents = memory.key_exponents if side == 0 else memory.value_exponents
     page_rows = exponents.shape[3]
