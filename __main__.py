@@ -1,9 +1,98 @@
-"""The command line: one file a command stands in replay/commands, this one lists them."""
+"""The command line: every command, its options and their meaning; the work is in replay/."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Serve with trace logging, replay a failing session bit for bit, diff rank states.",
+)
+
+Model = Annotated[str, typer.Argument(help="smollm2, a .gguf file, or a Hugging Face directory")]
+TapeFile = Annotated[Path, typer.Argument(help="a tape", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+ModelPath = Annotated[str, typer.Option("--model", help="weights elsewhere than the tape says")]
+Threads = Annotated[int, typer.Option(min=0, help="threads a rank; 0: the cores, shared")]
+
+
+def threads_of(threads: int, world: int) -> int:
+    """Threads a rank: as asked, or the machine's cores, shared by the ranks."""
+    return threads or max(1, (os.cpu_count() or 1) // world)
+
+
+@app.command()
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
+    tp: Annotated[int, typer.Option(min=1, max=64, help="ranks")] = 1,
+    threads: Threads = 0,
+    parallel: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 8,
+    context: Annotated[int, typer.Option(min=0, help="rows a stream may have")] = 0,
+    pages: Annotated[int, typer.Option(min=0, help="pages of the pool")] = 0,
+    prompt_rows: Annotated[int, typer.Option(min=1, max=4096, help="prompt rows a step")] = 64,
+    trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
+    append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
+    trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
+    trace_sync: Annotated[str, typer.Option(help="normal, or full for power loss")] = "normal",
+    digests: Annotated[str, typer.Option(help="off, book, rows or full")] = "rows",
+    queue: Annotated[int, typer.Option(min=0, help="requests that may wait")] = 256,
+    poison: Annotated[str, typer.Option(help="a, b or off; TF_KV_POISON=1 is a")] = "",
+    api_key: Annotated[str, typer.Option(envvar="KVTAPE_API_KEY", help="ask for this key")] = "",
+    inject: Annotated[str, typer.Option(help="flip:rank=1,step=9,... one bit, on purpose")] = "",
+) -> None:
+    """Serve a model with the OpenAI API, and keep every decision on a tape."""
+    from .replay.opening import BadOption, RunOptions
+    from .replay.serve import ServeOptions, poison_of, run_serve, told
+    from .replay.serving import TapeOptions
+
+    try:
+        one_of("--trace-on-error", trace_on_error, ("stop", "serve"))
+        one_of("--trace-sync", trace_sync, ("normal", "full"))
+        one_of("--digests", digests, ("off", "book", "rows", "full"))
+        options = ServeOptions(
+            model=model,
+            run=RunOptions(
+                world=tp,
+                threads=threads_of(threads, tp),
+                lanes=parallel,
+                context=context,
+                pages=pages,
+                prompt_rows=prompt_rows,
+                queue=queue,
+                digests=digests,
+                poison=poison_of(poison, os.environ),
+            ),
+            tape=TapeOptions(
+                path=Path(trace) if trace else None,
+                stop_on_error=trace_on_error == "stop",
+                append=append,
+                synchronous=trace_sync.upper(),
+            ),
+            host=host,
+            port=port,
+            api_key=api_key,
+            inject=inject,
+        )
+    except BadOption as error:
+        raise typer.Exit(told(error)) from None
+    raise typer.Exit(run_serve(options))
+
+
+def one_of(option: str, value: str, among: tuple[str, ...]) -> None:
+    """Refuse a value that an option does not have."""
+    if value not in among:
+        raise typer.BadParameter(f"{value!r}: {', '.join(among)}", param_hint=option)
 
 
 def main() -> None:
     """Run kvtape."""
-    raise SystemExit("not yet")
+    app()
 
 
 if __name__ == "__main__":

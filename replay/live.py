@@ -44,7 +44,7 @@ class LiveSource:
         return commands
 
     def put(self, step: int, running: Running) -> None:
-        """Wait for the ranks; if they parted, that is the only news: nothing of the step is kept."""
+        """Wait for the ranks; if they parted, that is the only news: the step is not kept."""
         rules = self._state.opened.rules
         reports = self._ranks.reports(step, running, self._state)
         parted = partings(rules, reports, reports[0].book)

@@ -1,4 +1,4 @@
-"""The loop: commands become facts, facts are kept, applied and done. Everything else hangs off it."""
+"""The loop: commands become facts, facts are kept, applied and done. All else hangs off it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

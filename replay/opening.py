@@ -1,0 +1,126 @@
+"""Opening a run: from options to devices, and to the fact that says what everything was set to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .. import __version__
+from ..core.families.family import Family
+from ..core.state import table_pages
+from ..devices.cpu import CpuDevice
+from ..devices.group import cpu_group, family_of
+from ..devices.settings import DeviceSettings
+from ..devices.weights.checkpoint import Checkpoint
+from ..events.facts import FORMAT, RunOpened
+
+CONTRACT = 1  # of the arithmetic
+WEIGHTS = "w16"
+POOL_BYTES = 2**31  # pages by default, over all ranks; untouched ones cost nothing
+CONTEXT_ROWS = 8192  # by default, where the model allows more
+STATES = 256  # kept states at most
+
+Progress = Callable[[int, int], None]
+
+
+class BadOption(Exception):
+    """An option that cannot hold; the message names it and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run is asked to be; 0 lets the model or the machine decide."""
+
+    world: int = 1
+    threads: int = 1
+    lanes: int = 8
+    context: int = 0
+    pages: int = 0
+    prompt_rows: int = 64
+    queue: int = 256
+    digests: str = "rows"
+    poison: str = "off"
+    order: str = "lowest"
+
+
+def context_of(options: RunOptions, family: Family) -> int:
+    """Rows a stream may have. Raises BadOption where the model has fewer."""
+    most = family.attention.context
+    if options.context > most:
+        raise BadOption(f"--context {options.context}: the model was trained to {most} rows")
+    return options.context or min(most, CONTEXT_ROWS)
+
+
+def pages_of(options: RunOptions, family: Family) -> int:
+    """Pages of the pool: a window for each lane, as far as POOL_BYTES go, at least one window."""
+    rows = family.rules().page_rows
+    window = table_pages(context_of(options, family), rows)
+    if options.pages:
+        return options.pages
+    page_bytes = sum(family.page_bytes(options.world, rank) for rank in range(options.world))
+    return max(window, min(options.lanes * window, POOL_BYTES // page_bytes))
+
+
+def run_opened(
+    options: RunOptions, family: Family, checkpoint: Checkpoint, model_digest: str
+) -> RunOpened:
+    """The first fact of a run."""
+    page_bytes = [family.page_bytes(options.world, rank) for rank in range(options.world)]
+    context = context_of(options, family)
+    return RunOpened(
+        format=FORMAT,
+        contract=CONTRACT,
+        weights=WEIGHTS,
+        build=__version__,
+        model=checkpoint.name,
+        model_digest=model_digest,
+        family=checkpoint.family,
+        rules=family.rules(),
+        lanes=options.lanes,
+        context=context,
+        pages=pages_of(options, family),
+        prompt_rows=options.prompt_rows,
+        queue=options.queue,
+        states=STATES,
+        order=options.order,
+        plan={
+            "page_bytes": sum(page_bytes),
+            "window_pages": table_pages(context, family.rules().page_rows),
+        },
+        world=options.world,
+        devices=("cpu",) * options.world,
+        flags={},
+        poison=options.poison,
+        digests=options.digests,
+        text="ids",
+    )
+
+
+def load(
+    options: RunOptions, checkpoint: Checkpoint, progress: Progress
+) -> tuple[RunOpened, Sequence[CpuDevice]]:
+    """Devices with their weights, and the run they make."""
+    family = family_of(checkpoint)
+    settings = DeviceSettings(
+        lanes=options.lanes,
+        context=context_of(options, family),
+        pages=pages_of(options, family),
+        prompt_rows=options.prompt_rows,
+        digests=options.digests,
+        poison="" if options.poison == "off" else options.poison,
+    )
+    devices = cpu_group(
+        checkpoint, settings, world=options.world, threads=options.threads, progress=progress
+    )
+    opened = run_opened(options, family, checkpoint, devices[0].model_digest)
+    return opened, devices
+
+
+def settings_of(opened: RunOpened) -> DeviceSettings:
+    """What a device must know of a run that is on a tape."""
+    return DeviceSettings(
+        lanes=opened.lanes,
+        context=opened.context,
+        pages=opened.pages,
+        prompt_rows=opened.prompt_rows,
+        digests=opened.digests,
+        poison="" if opened.poison == "off" else opened.poison,
+    )

@@ -1,0 +1,63 @@
+"""Whoever keeps a run's facts: the tape, or nobody."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from ..events.commands import AnyCommand
+from ..events.errors import TapeError
+from ..events.facts import AnyFact
+from ..events.tape import TapeWriter, Times
+
+LOG = logging.getLogger("kvtape.tape")
+
+
+class NoTape:
+    """Keeps nothing but the count, so that receipts still number events."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
+        """Count them."""
+        first = self._next + len(commands)
+        self._next = first + len(facts)
+        return first
+
+    def close(self, reason: str) -> None:
+        """Nothing to close."""
+
+
+class TapeRecorder:
+    """Writes each step in one transaction, with its clocks beside it.
+
+    When the tape cannot be written the run stops, unless it was told to go on without one.
+    """
+
+    def __init__(self, writer: TapeWriter, *, stop_on_error: bool) -> None:
+        self._writer = writer
+        self._stop = stop_on_error
+        self._without = NoTape()
+        self._lost = False
+        self._last = time.monotonic_ns()
+
+    def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
+        """Make them durable; the number of the first fact."""
+        without = self._without.append(step, commands, facts)
+        if self._lost:
+            return without
+        now = time.monotonic_ns()
+        times, self._last = Times(time.time_ns(), now, now - self._last), now
+        try:
+            return self._writer.append(step, commands, facts, times).start + len(commands)
+        except TapeError as error:
+            if self._stop:
+                raise
+            self._lost = True
+            LOG.error("%s; serving goes on without a tape, which ends at step %d", error, step)
+            return without
+
+    def close(self, reason: str) -> None:
+        """End the run on the tape and seal it; a tape that was lost stays as it is."""
+        if not self._lost:
+            self._writer.close(reason)
