@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept on disk, so that the first run compiles them and no other does."""
+"""Where compiled kernels stay on disk, so that the first run compiles them and no other does."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -44,7 +44,7 @@ def rmsnorm_q16_meaning(x, w, eps, q, e, flags, first, last):
 def rmsnorm_q16(x, w, eps, q, e, flags, first, last):
     """Q16 of the normalised and weighted rows; what is not sound in x or in y sets the flag.
 
-    x [rows, width] float32; w [width] float32; eps float32; q [rows, width] int16; e [rows] int32;
+    x [rows, width] float32; w [width] float32; eps float32; q [rows, width] int16; e [rows] int8;
     flags [rows] uint8, ORed.
     """
     width = x.shape[1]
@@ -83,7 +83,7 @@ def rmsnorm_cases(rng):
         x = hard_rows(rng, rows, width)
         w = (1 + rng.standard_normal(width) * rng.choice([0.1, 30])).astype(f32)
         q = np.full((rows, width), 7, np.int16)
-        e, flags = np.full(rows, 9, np.int32), np.zeros(rows, np.uint8)
+        e, flags = np.full(rows, 9, np.int8), np.zeros(rows, np.uint8)
         yield x, w, f32(1e-5), q, e, flags, int(rng.integers(0, rows)), rows
 
 
@@ -91,7 +91,7 @@ register(
     "rmsnorm_q16",
     meaning=rmsnorm_q16_meaning,
     cpu=rmsnorm_q16,
-    shapes="x [rows, width], w [width], eps float32; q [rows, width] int16; e [rows] int32; "
+    shapes="x [rows, width], w [width], eps float32; q [rows, width] int16; e [rows] int8; "
     "flags [rows] uint8",
     units="y ~ q * 2^e, |q| <= 32639, e in [-63, 63]; flags are ORed with 0 or 1",
     cases=rmsnorm_cases,

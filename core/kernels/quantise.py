@@ -70,7 +70,7 @@ def q16_row(row, q):
 def q16_rows(x, q, e, flags, first, last):
     """x ~ q * 2^e row by row; a NaN or an exponent that does not fit sets the row's flag.
 
-    x [rows, width] float32; q [rows, width] int16; e [rows] int32; flags [rows] uint8, ORed.
+    x [rows, width] float32; q [rows, width] int16; e [rows] int8; flags [rows] uint8, ORed.
     """
     for row in range(first, last):
         one = q16_row(x[row], q[row])
@@ -100,7 +100,7 @@ def q16_cases(rng):
         rows = int(rng.integers(1, 7))
         x = hard_rows(rng, rows, width)
         q = np.full((rows, width), 7, np.int16)
-        e, flags = np.full(rows, 9, np.int32), np.zeros(rows, np.uint8)
+        e, flags = np.full(rows, 9, np.int8), np.zeros(rows, np.uint8)
         yield x, q, e, flags, int(rng.integers(0, rows)), rows
 
 
@@ -108,7 +108,7 @@ register(
     "q16_rows",
     meaning=q16_rows_meaning,
     cpu=q16_rows,
-    shapes="x [rows, width] float32; q [rows, width] int16; e [rows] int32; flags [rows] uint8",
+    shapes="x [rows, width] float32; q [rows, width] int16; e [rows] int8; flags [rows] uint8",
     units="x ~ q * 2^e, |q| <= 32639, e in [-63, 63]; flags are ORed with 0 or 1",
     cases=q16_cases,
 )
