@@ -14,6 +14,7 @@ from typing import Any
 from kvtape.devices.http.bridge import Inbox
 from kvtape.devices.http.door import Door, DoorSettings
 from kvtape.devices.http.engine import (
+    Accepted,
     BadPrompt,
     End,
     EngineClosed,
@@ -22,6 +23,7 @@ from kvtape.devices.http.engine import (
     Info,
     Meters,
     QueueFull,
+    TextSide,
     Tokens,
 )
 from kvtape.devices.http.serve import Serving, bind, serve
@@ -65,7 +67,7 @@ class ScriptedEngine:
         self.live: dict[RequestId, Live] = {}
         self.state = Health(ok=True, status="ok")
         self.figures = Meters()
-        self.full = self.closed = False
+        self.full = self.closed = self.accepts = False
         self._wishes: queue.SimpleQueue[AnyCommand | Live | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -109,12 +111,11 @@ class ScriptedEngine:
         while True:
             try:
                 wish = self._wishes.get(timeout=0.001 if self.live else 0.05)
-            except queue.Empty:
-                wish = ()
-            if wish is None:
-                return
-            if wish != ():
+                if wish is None:
+                    return
                 self._hear(wish)
+            except queue.Empty:
+                pass
             for live in list(self.live.values()):
                 self._play(live)
 
@@ -122,6 +123,8 @@ class ScriptedEngine:
         if isinstance(wish, Live):
             self.commands.append(wish.arrive)
             self.live[wish.arrive.request] = wish
+            if self.accepts:
+                wish.inbox.put(Accepted())
             return
         self.commands.append(wish)
         live = self.live.get(wish.request) if isinstance(wish, Cancel | StopMatched) else None
@@ -192,7 +195,7 @@ class ByteText:
 
 @contextmanager
 def opened(
-    settings: DoorSettings | None = None, *, text: ByteText | None = None, tokenizer: bool = True
+    settings: DoorSettings | None = None, *, text: TextSide | None = None, tokenizer: bool = True
 ) -> Iterator[tuple[Serving, ScriptedEngine]]:
     """A door on a loopback socket of its own; at the end every reply and thread is gone."""
     engine = ScriptedEngine()

@@ -1,10 +1,12 @@
 """Clients that leave, stall or outlive the server: the engine hears of it, nothing stays behind."""
 
 import asyncio
+import itertools
 import json
 import logging
 import random
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ import pytest
 from kvtape.devices.http.door import DoorSettings
 from kvtape.devices.http.serve import Serving
 from kvtape.events.commands import Arrive, Cancel
-from kvtape.tests.door_engine import ScriptedEngine, eventually, forever, opened, said
+from kvtape.tests.door_engine import ByteText, ScriptedEngine, eventually, forever, opened, said
 
 Opened = tuple[Serving, ScriptedEngine]
 PATHS = ("/v1/chat/completions", "/v1/completions")
@@ -48,6 +50,11 @@ def tasks_of(serving: Serving) -> int:
 
     loop = serving.loop
     return asyncio.run_coroutine_threadsafe(count(), loop).result(20)
+
+
+def connections_of(serving: Serving) -> int:
+    """Open connections, as the server sees them."""
+    return len(serving._server.server_state.connections)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -88,7 +95,7 @@ def test_fifty_clients_leave_at_random_and_nothing_stays(door: Opened) -> None:
         client = ask(serving, stream=number % 2 == 0, path=rng.choice(PATHS))
         clients.append(client)
         if rng.random() < 0.3:
-            eventually(lambda n=number: len(engine.seen(Arrive)) > n)
+            eventually(lambda: engine.live)
         while clients and rng.random() < 0.5:
             leaver = clients.pop(rng.randrange(len(clients)))
             if rng.random() < 0.5:
@@ -115,6 +122,36 @@ def test_a_client_that_stops_reading_is_cancelled(door: Opened) -> None:
         eventually(lambda: engine.seen(Cancel))
         assert engine.seen(Cancel)[0].why == "client-stalled"
         eventually(lambda: not serving.door.open)
+
+
+def test_a_client_that_leaves_before_its_text_is_read_asks_for_nothing() -> None:
+    reading, gone = threading.Event(), threading.Event()
+
+    class Slow(ByteText):
+        def encode(self, text: str) -> list[int]:
+            reading.set()
+            assert gone.wait(20)
+            return super().encode(text)
+
+    with opened(text=Slow()) as (serving, engine):
+        before = tasks_of(serving)
+        with ask(serving, stream=False):
+            assert reading.wait(20)
+        eventually(lambda: not connections_of(serving))
+        gone.set()
+        eventually(lambda: tasks_of(serving) <= before)
+        assert engine.commands == []
+
+
+def test_a_stream_opens_once_the_request_is_accepted(door: Opened) -> None:
+    serving, engine = door
+    engine.accepts = True
+    engine.script = lambda _: itertools.repeat(())  # no token ever
+    with ask(serving, stream=True, path=PATHS[0]) as client:
+        head = b""
+        while b'"role":"assistant"' not in head:
+            head += client.recv(65536)
+        assert head.startswith(b"HTTP/1.1 200")
 
 
 def test_a_client_that_leaves_before_its_body_ends_is_nobody(door: Opened) -> None:

@@ -66,6 +66,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     (PLAIN, {"prompt": [1, "a"]}, "invalid_value", "prompt"),
     (PLAIN, {"prompt": {"a": 1}}, "invalid_value", "prompt"),
     (PLAIN, {"prompt": None}, "invalid_value", "prompt"),
+    (PLAIN, {"prompt": [10**4000]}, "invalid_token_id", "prompt"),
     (PLAIN, {"prompt": [257]}, "invalid_token_id", "prompt"),
     (PLAIN, {"prompt": [1, -1]}, "invalid_token_id", "prompt"),
     (PLAIN, {"prompt": [1] * 2000}, "context_length_exceeded", "prompt"),
@@ -121,8 +122,8 @@ FIELDS: list[tuple[str, list[Any]]] = [
     ("ignore_eos", [1, "true"]),
     ("return_token_ids", [1]),
     ("draft", [0]),
-    ("cache_salt", [1, "x" * 513]),
-    ("user", [1, "x" * 513]),
+    ("cache_salt", [1, "x" * 257]),
+    ("user", [1, "x" * 257]),
     ("model", [1]),
     ("logit_bias", [[1], {"a": 1}, {"-1": 1}, {"01": 1}, {"1": 101}, {"1": True}, {"257": 1}]),
 ]
@@ -182,7 +183,7 @@ def test_a_large_body_is_refused_and_the_answer_is_read(client: httpx.Client) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_session_header_is_bounded(client: httpx.Client, stream: bool) -> None:
-    for session in ("x" * 513, b"caf\xe9"):
+    for session in ("x" * 257, b"caf\xe9"):
         headers: Any = {"x-kvtape-session": session}
         reply = client.post(PLAIN, json={"prompt": "a", "stream": stream}, headers=headers)
         told(reply, 400, "invalid_value", "x-kvtape-session")

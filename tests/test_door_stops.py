@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import httpx
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.devices.http.engine import Finished, Tokens
@@ -28,6 +28,7 @@ def cut(text: str, stops: list[str]) -> tuple[str, bool]:
     return text, False
 
 
+@settings(deadline=None)
 @given(TEXTS, STOPS, st.data())
 def test_pieces_do_not_matter(text: str, stops: list[str], data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
@@ -56,6 +57,7 @@ class Noted:
         self.stops.append(tokens)
 
 
+@settings(deadline=None)
 @given(TEXTS, STOPS, st.data())
 def test_tokens_do_not_matter(text: str, stops: list[str], data: st.DataObject) -> None:
     ids = [*text.encode(), EOS]

@@ -43,9 +43,11 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         talk = self._talk
-        watch = asyncio.create_task(_disconnect(receive))
-        watch.add_done_callback(self._client_left)
+        watch = asyncio.create_task(self._watch(receive))
         try:
+            await asyncio.sleep(0)  # a client that left meanwhile is seen before anything is asked
+            if talk.left:
+                return
             reply = self._begin()
             if self._streams:
                 await self._stream(reply, send)
@@ -61,9 +63,11 @@ class Answer(Response):
             await asyncio.gather(watch, return_exceptions=True)
             self._over(talk)
 
-    def _client_left(self, watch: asyncio.Task[None]) -> None:
-        if not watch.cancelled():
-            self._talk.leave(CLIENT_LEFT)
+    async def _watch(self, receive: Receive) -> None:
+        """Waits for the client to be gone."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._talk.leave(CLIENT_LEFT)
 
     def _begin(self) -> Reply:
         try:
@@ -150,9 +154,3 @@ class Answer(Response):
             "x-kvtape-session": quote(self._talk.arrive.session, safe=_SHOWN_AS_IS),
             "x-kvtape-receipt": json.dumps(proof, separators=(",", ":")),
         }
-
-
-async def _disconnect(receive: Receive) -> None:
-    """Returns when the client is gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

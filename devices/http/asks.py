@@ -11,7 +11,7 @@ from .errors import ApiError, bad
 # are not listed are ignored, and null means absent.
 _STRICT = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
-Word = Annotated[str, StringConstraints(max_length=512)]
+Word = Annotated[str, StringConstraints(max_length=256)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 BiasId = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]

@@ -22,7 +22,7 @@ from .wish import arrive, check_prompt, reply_limit, sampling
 
 LOG = logging.getLogger("kvtape.door")
 
-SESSION_CHARACTERS_MAX = 512
+SESSION_CHARACTERS_MAX = 256  # it comes back in two headers, at up to 12 bytes a character
 COMPLETION_TOKENS_DEFAULT = 16  # of /v1/completions, as OpenAI has it
 
 
