@@ -1,20 +1,16 @@
 """Attention over pages: exact sums in two passes, a tile of consecutive rows at a time."""
 
 import numpy as np
-from numba.extending import register_jitable
 
-from .madd import DIGIT_BITS, NARROW_PAIRS, OUTPUTS, narrow2, narrow4, narrow6, wide1, wide2, wide3
-from .registry import inner
-from .scalars import LOG2E, SIGN_OFF, bits, div, exp2c, flt, mul, pow2, rint, rn, sub, to_int
+from . import meaning
+from .attend_tile import carve, carve_rows, page_exponents, tile_scores, tile_values, tile_weights
+from .linear import extreme_rows
+from .madd import OUTPUTS
+from .registry import cpu, inner, register
+from .rows import ARENAS, SHAPES, random_arenas, row_view
+from .scalars import div, mul, pow2, rn
 
-f32, i16, i32, i64 = np.float32, np.int16, np.int32, np.int64
-EMIN = i32(-63)
-P_BITS = i32(22)
-P_ONE = f32(1 << 22)
-LEAST = i32(-126)
-LOWEST_KEY = i32(-(1 << 31))
-# Two digits of 11 bits: then a page's products add up in int32 without a carry.
-SHIFT, MASK = i32(DIGIT_BITS), i32((1 << DIGIT_BITS) - 1)
+f32, i32, i64 = np.float32, np.int32, np.int64
 TILE_QUERIES = 12  # query heads of a tile, over all its rows
 
 
@@ -27,12 +23,62 @@ def attend_scratch(context, page_rows, group, width):
     """int64 words of scratch that one party needs for rows that see at most `context` rows."""
     queries = max(TILE_QUERIES, group)
     seen = -(-context // page_rows) * page_rows
-    # A query row: a float32 score and two int16 digits a row seen; then exponents and one row of p.
-    words = queries * seen + seen
-    return words + queries * OUTPUTS + queries * (width // 4 + 1) + 3 * queries + 16
+    return queries * (OUTPUTS + 2 + width // 4) + (queries + 1) * seen
 
 
-@inner
+# --- the meaning ---------------------------------------------------------------------------------
+
+
+def cut_tiles_meaning(positions, lanes, first, last, most, tiles):
+    """As cut_tiles."""
+    count, inside = 0, 0
+    for row in range(first, last):
+        follows = row > first and lanes[row] == lanes[row - 1]
+        if follows and positions[row] == positions[row - 1] + 1 and inside < most:
+            inside += 1
+            tiles[count - 1, 1] = inside
+        else:
+            tiles[count], inside, count = (row, 1), 1, count + 1
+    return count
+
+
+def visible_rows(data, exponents, layer, head, table, rows, side):
+    """The first rows of a stream, logical: digits [rows, width] float64, exponents [rows] int32."""
+    page_rows = exponents.shape[3]
+    at = [(layer, table[i // page_rows], head, i % page_rows) for i in range(rows)]
+    digits = [row_view(data, page_rows, *one, side).reshape(-1) for one in at]
+    return np.array(digits, np.float64), np.array([exponents[one] for one in at], i32)
+
+
+def attend_meaning(
+    q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
+    layer, scale, tiles, first, last, step, o, column0,
+):  # fmt: skip
+    """As attend; float64 holds every partial sum below 2^16 rows."""
+    kv_heads, width = keys.shape[2], q.shape[2]
+    group = q.shape[1] // kv_heads
+    for tile, head in (divmod(item, kv_heads) for item in range(first, last, step)):
+        for row in range(tiles[tile, 0], tiles[tile].sum()):
+            table, n = tables[lanes[row]], positions[row] + 1
+            k, ek = visible_rows(keys, key_exponents, layer, head, table, n, 0)
+            v, ev = visible_rows(values, value_exponents, layer, head, table, n, 1)
+            greatest = ev.max()
+            shift = meaning.pow2(np.maximum(22 + ev - greatest, -126))
+            for j in range(head * group, (head + 1) * group):
+                dots = (k @ q[row, j].astype(np.float64)).astype(f32)
+                s = dots * meaning.pow2(eq[row, j] + ek) * scale
+                p = meaning.exp(s - s.max())
+                whole = np.rint(p * shift).astype(np.float64)
+                below = f32(np.rint(p * f32(1 << 22)).astype(i64).sum())
+                to = column0 + j * width
+                above = (whole @ v).astype(f32)
+                o[row, to : to + width] = above / below * meaning.pow2(greatest)
+
+
+# --- the loops for the CPU -----------------------------------------------------------------------
+
+
+@cpu
 def cut_tiles(positions, lanes, first, last, most, tiles):
     """Group rows first to last: a tile is at most `most` consecutive rows of one lane.
 
@@ -57,82 +103,6 @@ def cut_tiles(positions, lanes, first, last, most, tiles):
     return count
 
 
-@register_jitable
-def score_block(queries, q, pairs, eq, keys, at, exponents, place, s, block, seen):
-    """s[a, 16 block + r] = RN(dot) * 2^(eq + ek), for every query row a of a tile."""
-    a = 0
-    to = block * OUTPUTS
-    while a < queries:
-        left = queries - a
-        x, y = a * pairs, a * seen + to
-        if left == 3 or left > 4:
-            wide3(q, x, pairs, keys, at, eq, a, exponents, place, pairs, s, y, seen, False)
-            a += 3
-        elif left > 1:
-            wide2(q, x, pairs, keys, at, eq, a, exponents, place, pairs, s, y, seen, False)
-            a += 2
-        else:
-            wide1(q, x, pairs, keys, at, eq, a, exponents, place, pairs, s, y, seen, False)
-            a += 1
-
-
-@register_jitable
-def scaled_top(s, scale):
-    """Multiply the scores by the softmax scale, in place, and return the greatest."""
-    for i in range(s.shape[0]):
-        s[i] = mul(s[i], scale)
-    top = LOWEST_KEY
-    for i in range(s.shape[0]):
-        pattern = bits(s[i])
-        # Patterns with the magnitude of the negative ones turned over order as integers do, and
-        # the maximum of integers has no order of its own that a compiler must keep.
-        key = i32(pattern ^ i32(i32(pattern >> i32(31)) & SIGN_OFF))
-        top = key if key > top else top
-    return flt(i32(top ^ i32(i32(top >> i32(31)) & SIGN_OFF)))
-
-
-@register_jitable
-def weigh(s, top, e, greatest, high, low, p):
-    """The digits of P and the sum D. s, p [n] float32; e [n] int32; high, low [>= n] int16."""
-    n = s.shape[0]
-    for i in range(n):
-        p[i] = exp2c(mul(sub(s[i], top), LOG2E))
-    total = i64(0)
-    for i in range(n):
-        total += i64(to_int(rint(mul(p[i], P_ONE))))
-    for i in range(n):
-        scale = pow2(max(i32(P_BITS + i32(e[i] - greatest)), LEAST))
-        whole = to_int(rint(mul(p[i], scale)))
-        high[i] = i16(whole >> SHIFT)
-        low[i] = i16(whole & MASK)
-    for i in range(n, high.shape[0]):
-        high[i] = 0
-        low[i] = 0
-    return total
-
-
-@register_jitable
-def add_values(digits, first, stride, rows, values, at, pairs, n):
-    """n[16 a + o] += P of query a by one block of one page's values, from its two digit rows."""
-    done = 0
-    while done < pairs:
-        part = min(NARROW_PAIRS, pairs - done)
-        x, w = first + done, at + done * 2 * OUTPUTS
-        d = 0
-        while d < rows:
-            left = rows - d
-            if left >= 6:
-                narrow6(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
-                d += 6
-            elif left >= 4:
-                narrow4(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
-                d += 4
-            else:
-                narrow2(digits, x + d * stride, stride, values, w, part, n, d // 2 * OUTPUTS)
-                d += 2
-        done += part
-
-
 @inner
 def attend(
     q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
@@ -143,81 +113,105 @@ def attend(
     q [rows, heads, width] int16; eq [rows, heads] int8; positions, lanes [rows] int64;
     tables [lanes, entries] int32; arenas as rows.py has them; scale float32;
     tiles [n, 2] int64 of cut_tiles; items first, first + step, ... below last, item = tile *
-    kv_heads + head; o [rows, columns] float32; scratch [attend_scratch(...)] int64, a
-    party's own. Rows past a query's position may hold anything: their scores are dropped and their
-    digits are 0.
+    kv_heads + head; o [rows, columns] float32; scratch [attend_scratch(...)] int64, a party's own.
+    Rows past a query's position may hold anything: their scores are dropped, their digits are 0.
     """
     kv_heads, page_rows = key_exponents.shape[2], key_exponents.shape[3]
-    width = q.shape[2]
-    group = q.shape[1] // max(kv_heads, 1)
-    pairs = width // 2
+    width, group = q.shape[2], q.shape[1] // max(kv_heads, 1)
     most = max(TILE_QUERIES, group)
-    kf, ke = keys.reshape(keys.size), key_exponents.reshape(key_exponents.size)
-    vf, ve = values.reshape(values.size), value_exponents.reshape(value_exponents.size)
-    fixed = most * OUTPUTS
-    n64 = scratch[:fixed]
-    at = fixed + most
-    d64 = scratch[fixed:at]
-    qt = scratch[at : at + most * (width // 4)].view(i16)
-    at += most * (width // 4)
-    q32 = qt.view(i32)
-    et = scratch[at : at + most].view(np.int8)
-    at += most
+    n, d, et, qt, rest = carve(scratch, most, width)
     for item in range(first, last, step):
         tile, head = item // kv_heads, item % kv_heads
-        row0, rows = tiles[tile, 0], tiles[tile, 1]
-        table = tables[lanes[row0]]
-        visible = positions[row0] + 1
-        used = (visible + rows - 1 + page_rows - 1) // page_rows
-        seen = used * page_rows
-        queries = rows * group
-        s = scratch[at : at + most * seen // 2].view(f32)
-        rest = at + most * seen // 2
-        digits = scratch[rest : rest + most * seen // 2].view(i16)
-        rest += most * seen // 2
-        e = scratch[rest : rest + seen // 2].view(i32)
-        p = scratch[rest + seen // 2 : rest + seen].view(f32)
+        row0, queries = tiles[tile, 0], tiles[tile, 1] * group
+        table, visible = tables[lanes[row0]], positions[row0] + 1
+        seen = (visible + tiles[tile, 1] + page_rows - 2) // page_rows * page_rows
+        s, digits, e, p = carve_rows(rest, most, seen)
         for a in range(queries):
             row, j = row0 + a // group, head * group + a % group
             et[a] = eq[row, j]
             qt[a * width : (a + 1) * width] = q[row, j]
-        for b in range(used):
-            place = (layer * keys.shape[1] + table[b]) * kv_heads + head
-            for block in range(page_rows // OUTPUTS):
-                score_block(
-                    queries, q32, pairs, et, kf,
-                    (place * page_rows + block * OUTPUTS) * width, ke,
-                    place * page_rows + block * OUTPUTS,
-                    s, b * (page_rows // OUTPUTS) + block, seen,
-                )  # fmt: skip
-            for i in range(page_rows):
-                e[b * page_rows + i] = ve[place * page_rows + i]
-        greatest = EMIN
-        counted = 0
-        for a in range(queries):
-            n = visible + a // group
-            while counted < n:
-                greatest = max(greatest, e[counted])
-                counted += 1
-            one = s[a * seen : a * seen + n]
-            top = scaled_top(one, scale)
-            high = digits[2 * a * seen : (2 * a + 1) * seen]
-            low = digits[(2 * a + 1) * seen : (2 * a + 2) * seen]
-            d64[a] = weigh(one, top, e, greatest, high, low, p)
-            et[a] = np.int8(greatest)
-        d32 = digits.view(i32)
-        for column in range(width // OUTPUTS):
-            for i in range(queries * OUTPUTS):
-                n64[i] = 0
-            for b in range(used):
-                place = (layer * keys.shape[1] + table[b]) * kv_heads + head
-                add_values(
-                    d32, b * (page_rows // 2), seen // 2, 2 * queries, vf,
-                    place * page_rows * width + column * OUTPUTS * page_rows, page_rows // 2, n64,
-                )  # fmt: skip
+        tile_scores(queries, qt.view(i32), et, keys, key_exponents, layer, head, table, s, seen)
+        page_exponents(value_exponents, layer, head, table, seen, e)
+        tile_weights(queries, group, visible, scale, s, e, seen, digits, p, d, et)
+        for column in range(0, width, OUTPUTS):
+            tile_values(
+                queries, digits.view(i32), values, value_exponents, layer, head, table, column,
+                seen, n,
+            )  # fmt: skip
             for a in range(queries):
-                row, j = row0 + a // group, head * group + a % group
-                to = column0 + j * width + column * OUTPUTS
-                below, power = rn(d64[a]), pow2(et[a])
+                row, to = row0 + a // group, column0 + (head * group + a % group) * width + column
+                below, power = rn(d[a]), pow2(et[a])
                 for i in range(OUTPUTS):
-                    o[row, to + i] = mul(div(rn(n64[a * OUTPUTS + i]), below), power)
+                    o[row, to + i] = mul(div(rn(n[a * OUTPUTS + i]), below), power)
+
+
+# --- random cases --------------------------------------------------------------------------------
+
+
+def attend_fresh(*arguments):
+    """As attend, with scratch that holds junk: what a caller sees of it."""
+    q, positions, keys, exponents = arguments[0], arguments[2], arguments[5], arguments[6]
+    group = q.shape[1] // keys.shape[2]
+    words = attend_scratch(int(positions.max()) + 1, exponents.shape[3], group, q.shape[2])
+    attend(*arguments, np.full(words, -1, i64))
+
+
+def tile_cases(rng):
+    """Runs of positions of two lanes, by turns and broken."""
+    for most in (1, 3, 4):
+        rows = int(rng.integers(1, 40))
+        lanes = np.repeat(rng.integers(0, 2, rows), 3)[:rows]
+        positions = np.cumsum(rng.choice([1, 1, 1, 2, -3], rows)) + 200
+        yield positions, lanes, int(rng.integers(0, rows)), rows, most, np.zeros((rows, 2), i64)
+
+
+def attend_cases(rng):
+    """Two lanes at random positions, pages in no order, poison in every row that nobody sees."""
+    for kv_heads, group, page_rows, width in SHAPES:
+        arenas = random_arenas(rng, 2, 9, kv_heads, page_rows, width)
+        for data, exponents in (arenas[:2], arenas[2:]):
+            data[...] = extreme_rows(rng, data.size // 8, 8).reshape(data.shape)
+            exponents[...] = rng.integers(-22, -12, exponents.shape)
+            exponents[rng.random(exponents.shape) < 0.02] = -63
+        tables = rng.permutation(9)[:8].reshape(2, 4).astype(i32)
+        starts, lengths = rng.integers(0, 3 * page_rows, 2), rng.integers(1, 8, 2)
+        lanes = np.repeat([0, 1], lengths)
+        positions = np.concatenate(
+            [np.arange(n) + at for at, n in zip(starts, lengths, strict=True)]
+        )
+        for lane in range(2):
+            for at in range(positions[lanes == lane].max() + 1, 4 * page_rows):
+                page, row = tables[lane, at // page_rows], at % page_rows
+                for side, (data, exponents) in enumerate((arenas[:2], arenas[2:])):
+                    exponents[:, page, :, row] = rng.choice([-128, 127])
+                    for layer, head in np.ndindex(2, kv_heads):
+                        view = row_view(data, page_rows, layer, page, head, row, side)
+                        view[...] = rng.choice([-0x8000, -0x7F80])
+        rows, heads = positions.size, kv_heads * group
+        q = extreme_rows(rng, rows * heads, width).reshape(rows, heads, width)
+        eq = rng.integers(-25, -14, (rows, heads), np.int8)
+        tiles = np.zeros((rows, 2), i64)
+        count = cut_tiles_meaning(positions, lanes, 0, rows, tile_rows(group), tiles)
+        o, step = np.zeros((rows, heads * width + 5), f32), int(rng.integers(1, 3))
+        yield (q, eq, positions, lanes, tables, *arenas, int(rng.integers(0, 2)),
+               f32(1) / np.sqrt(f32(width)), tiles, int(rng.integers(0, step)), count * kv_heads,
+               step, o, int(rng.integers(0, 5)))  # fmt: skip
+
+
+register(
+    "cut_tiles",
+    meaning=cut_tiles_meaning,
+    cpu=cut_tiles,
+    shapes="positions, lanes [rows] int64; tiles [n, 2] int64 (first row, rows)",
+    units="rows of the step; most: rows of a tile",
+    cases=tile_cases,
+)
+register(
+    "attend",
+    meaning=attend_meaning,
+    cpu=attend_fresh,
+    shapes="q [rows, heads, width] int16; eq [rows, heads] int8; positions, lanes [rows] int64; "
+    "tables [lanes, entries] int32; " + ARENAS + "; tiles [n, 2] int64; o [rows, columns] float32",
+    units="items tile * kv_heads + head; column0 in columns of o; scale float32",
+    cases=attend_cases,
+)

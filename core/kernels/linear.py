@@ -16,11 +16,12 @@ def linear_meaning(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
     x = xq[: rows * pairs].view(np.int16).reshape(rows, 2 * pairs).astype(np.float64)
     weights = unpack(w, w.size // (2 * pairs), 2 * pairs)[columns].astype(np.float64)
     exponents = ex[:rows, None].astype(np.int32) + ew[None, columns]
-    result = (x @ weights.T).astype(np.float32) * meaning.pow2(exponents)
-    for m in range(rows):
-        start = m * stride + column0 + block0 * OUTPUTS
-        out = y[start : start + result.shape[1]]
-        out[:] = out + result[m] if add else result[m]
+    with np.errstate(all="ignore"):
+        result = (x @ weights.T).astype(np.float32) * meaning.pow2(exponents)
+        for m in range(rows):
+            start = m * stride + column0 + block0 * OUTPUTS
+            out = y[start : start + result.shape[1]]
+            out[:] = out + result[m] if add else result[m]
 
 
 @cpu
@@ -85,8 +86,8 @@ register(
     "linear",
     meaning=linear_meaning,
     cpu=linear,
-    shapes="xq [rows * pairs] int32 of int16 pairs; ex [rows] int8; w [blocks, pairs, 16, 2] int16, "
-    "flat; ew [16 blocks] int8; y [rows, stride] float32, flat",
+    shapes="xq [rows * pairs] int32 of int16 pairs; ex [rows] int8; "
+    "w [blocks, pairs, 16, 2] int16, flat; ew [16 blocks] int8; y [rows, stride] float32, flat",
     units="x ~ q 2^ex, weights likewise by output; blocks of 16 outputs; column0 in columns of y",
     cases=linear_cases,
 )

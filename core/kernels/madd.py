@@ -141,119 +141,110 @@ def _scaled(builder, value, row_exponent, exponents, vector):
     return builder.fmul(value, power)
 
 
-def _wide(rows, blocks):
-    """An intrinsic: `rows` rows of x by `blocks` blocks of w."""
+def _rows_of(builder, array, first, stride, rows):
+    """Pointers to the rows of a tile."""
+    starts = [builder.add(first, builder.mul(stride, _I64(m))) for m in range(rows)]
+    return [_at(builder, array, start) for start in starts]
+
+
+def _store_scaled(builder, sums, row_exponent, exponents, out, add):
+    """One row of a block: (low, high) of each vector -> out, 16 float32."""
+    for vector, (low, high) in enumerate(sums):
+        value = _rounded(builder, builder.load(low), builder.load(high))
+        value = _scaled(builder, value, row_exponent, exponents, vector)
+        place = builder.gep(out, [_I64(vector * LANES)])
+        pointer = builder.bitcast(place, value.type.as_pointer())
+        total = builder.fadd(builder.load(pointer, align=4), value)
+        builder.store(builder.select(add, total, value), pointer, align=4)
+
+
+def _wide(rows):
+    """An intrinsic: `rows` rows of x by a block of w."""
 
     def generate(context, builder, signature, args):
-        arrays = {
-            k: make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3, 5, 7, 10)
-        }
+        arrays = [
+            make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3, 5, 7, 10)
+        ]
         xo, xs, wo, eo, fo, pairs = args[1], args[2], args[4], args[6], args[8], args[9]
-        yo, ys, add = args[11], args[12], args[13]
-        x = [
-            _at(builder, arrays[0], builder.add(xo, builder.mul(xs, _I64(m)))) for m in range(rows)
-        ]
-        size = builder.mul(pairs, _I64(2 * OUTPUTS))
-        w = [
-            _at(builder, arrays[3], builder.add(wo, builder.mul(size, _I64(b))))
-            for b in range(blocks)
-        ]
-        w = [builder.bitcast(pointer, _I32.as_pointer()) for pointer in w]
-        tiles = [(m, b, v) for b in range(blocks) for v in range(_VECTORS) for m in range(rows)]
-        low = dict(zip(tiles, _accumulators(builder, len(tiles)), strict=True))
-        high = dict(zip(tiles, _accumulators(builder, len(tiles)), strict=True))
+        x = _rows_of(builder, arrays[0], xo, xs, rows)
+        w = builder.bitcast(_at(builder, arrays[1], wo), _I32.as_pointer())
+        sums = [
+            [_accumulators(builder, 2) for _ in range(_VECTORS)] for _ in range(rows)
+        ]  # (low, high) of each row's vectors
 
         def step(pair):
-            for block in range(blocks):
-                lines = [_load_w(builder, w[block], pair, v) for v in range(_VECTORS)]
-                for m in range(rows):
-                    value = _load_x(builder, x[m], pair)
-                    for v, line in enumerate(lines):
-                        t = _pairs_madd(builder, value, line)
-                        _add_to(builder, low[m, block, v], t)
-                        half = builder.ashr(t, _constant(16, _I32))
-                        _add_to(builder, high[m, block, v], half)
+            lines = [_load_w(builder, w, pair, v) for v in range(_VECTORS)]
+            for m in range(rows):
+                value = _load_x(builder, x[m], pair)
+                for (low, high), line in zip(sums[m], lines, strict=True):
+                    t = _pairs_madd(builder, value, line)
+                    _add_to(builder, low, t)
+                    _add_to(builder, high, builder.ashr(t, _constant(16, _I32)))
 
-        _loop(builder, pairs, max(1, 4 // (rows * blocks)), step)
+        _loop(builder, pairs, max(1, 4 // rows), step)
+        exponents = _at(builder, arrays[3], fo)
+        y = _rows_of(builder, arrays[4], args[11], args[12], rows)
         for m in range(rows):
-            row_exponent = builder.load(_at(builder, arrays[5], builder.add(eo, _I64(m))))
+            row_exponent = builder.load(_at(builder, arrays[2], builder.add(eo, _I64(m))))
             row_exponent = builder.sext(row_exponent, _I32)
-            start = builder.add(yo, builder.mul(ys, _I64(m)))
-            for block in range(blocks):
-                exponents = _at(builder, arrays[7], builder.add(fo, _I64(block * OUTPUTS)))
-                for vector in range(_VECTORS):
-                    key = m, block, vector
-                    value = _rounded(builder, builder.load(low[key]), builder.load(high[key]))
-                    value = _scaled(builder, value, row_exponent, exponents, vector)
-                    place = builder.add(start, _I64(block * OUTPUTS + vector * LANES))
-                    pointer = builder.bitcast(
-                        _at(builder, arrays[10], place), value.type.as_pointer()
-                    )
-                    total = builder.fadd(builder.load(pointer, align=4), value)
-                    builder.store(builder.select(add, total, value), pointer, align=4)
+            _store_scaled(builder, sums[m], row_exponent, exponents, y[m], args[13])
         return context.get_dummy_value()
 
     @intrinsic
     def wide(typing, x, xo, xs, w, wo, ex, eo, ew, fo, pairs, y, yo, ys, add):
-        """y[yo + ys m + 16 b + o] (+)= RN(dot) * 2^(ex[eo + m] + ew[fo + 16 b + o]).
+        """y[yo + ys m + o] (+)= RN(dot) * 2^(ex[eo + m] + ew[fo + o]), for 16 outputs o.
 
-        x [.] int32, row m at xo + xs m; w [.] int16, block b at wo + 32 pairs b; ex, ew [.] int8;
+        x [.] int32, row m at xo + xs m; w [.] int16, the block at wo; ex, ew [.] int8;
         y [.] float32; add: bool.
         """
-        place = types.int64
-        signature = types.void(
-            x, place, place, w, place, ex, place, ew, place, place, y, place, place, types.boolean
-        )
+        at = types.int64
+        signature = types.void(x, at, at, w, at, ex, at, ew, at, at, y, at, at, types.boolean)
         return signature, generate
 
     return wide
+
+
+def _add_digits(builder, high, low, out):
+    """out [LANES] int64 += 2^DIGIT_BITS * high + low."""
+    kind = _vector(_I64)
+    pointer = builder.bitcast(out, kind.as_pointer())
+    high, low = (builder.sext(builder.load(slot), kind) for slot in (high, low))
+    both = builder.add(builder.shl(high, _constant(DIGIT_BITS, _I64)), low)
+    builder.store(builder.add(builder.load(pointer, align=8), both), pointer, align=8)
 
 
 def _narrow(rows):
     """An intrinsic: rows of digits, high and low by turns, by one block, added to int64 sums."""
 
     def generate(context, builder, signature, args):
-        arrays = {k: make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3, 6)}
-        xo, xs, wo, pairs, no = args[1], args[2], args[4], args[5], args[7]
-        x = [
-            _at(builder, arrays[0], builder.add(xo, builder.mul(xs, _I64(m)))) for m in range(rows)
-        ]
-        w = builder.bitcast(_at(builder, arrays[3], wo), _I32.as_pointer())
-        tiles = [(m, v) for v in range(_VECTORS) for m in range(rows)]
-        sums = dict(zip(tiles, _accumulators(builder, len(tiles)), strict=True))
+        arrays = [make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3, 6)]
+        x = _rows_of(builder, arrays[0], args[1], args[2], rows)
+        w = builder.bitcast(_at(builder, arrays[1], args[4]), _I32.as_pointer())
+        sums = [_accumulators(builder, _VECTORS) for _ in range(rows)]
 
         def step(pair):
             lines = [_load_w(builder, w, pair, v) for v in range(_VECTORS)]
             for m in range(rows):
                 value = _load_x(builder, x[m], pair)
-                for v, line in enumerate(lines):
-                    _add_to(builder, sums[m, v], _pairs_madd(builder, value, line))
+                for slot, line in zip(sums[m], lines, strict=True):
+                    _add_to(builder, slot, _pairs_madd(builder, value, line))
 
-        _loop(builder, pairs, max(1, 6 // rows), step)
-        kind = _vector(_I64)
-        for m in range(0, rows, 2):
+        _loop(builder, args[5], max(1, 6 // rows), step)
+        n = _rows_of(builder, arrays[2], args[7], _I64(OUTPUTS), rows // 2)
+        for query, out in enumerate(n):
             for v in range(_VECTORS):
-                place = builder.add(no, _I64(m // 2 * OUTPUTS + v * LANES))
-                pointer = builder.bitcast(_at(builder, arrays[6], place), kind.as_pointer())
-                parts = [builder.sext(builder.load(sums[m + d, v]), kind) for d in (0, 1)]
-                both = builder.add(builder.shl(parts[0], _constant(DIGIT_BITS, _I64)), parts[1])
-                builder.store(builder.add(builder.load(pointer, align=8), both), pointer, align=8)
+                place = builder.gep(out, [_I64(v * LANES)])
+                _add_digits(builder, sums[2 * query][v], sums[2 * query + 1][v], place)
         return context.get_dummy_value()
 
     @intrinsic
     def narrow(typing, x, xo, xs, w, wo, pairs, n, no):
         """n[no + 16 a + o] += 2048 dot(row 2 a) + dot(row 2 a + 1), 16 pairs at most; n int64."""
-        place = types.int64
-        return types.void(x, place, place, w, place, place, n, place), generate
+        at = types.int64
+        return types.void(x, at, at, w, at, at, n, at), generate
 
     return narrow
 
 
-wide1 = _wide(1, 1)
-wide2 = _wide(2, 1)
-wide3 = _wide(3, 1)
-wide6 = _wide(6, 1)
-wide1x2 = _wide(1, 2)
-narrow2 = _narrow(2)
-narrow4 = _narrow(4)
-narrow6 = _narrow(6)
+wide1, wide2, wide3, wide6 = (_wide(rows) for rows in (1, 2, 3, 6))
+narrow2, narrow4, narrow6 = (_narrow(rows) for rows in (2, 4, 6))
