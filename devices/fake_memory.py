@@ -7,140 +7,178 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.families.fake import LAYERS, POOL, RING, WIDTH
+from ..core.device import EveryRow
 from ..core.families.family import Span
-from ..core.kernels.fake_memory import PARTS, Batch, Memory, Shape
-from ..core.kernels.sampling import sample_scratch
+from ..core.kernels.fake_memory import (
+    DRAWN,
+    EVERY,
+    LAYERS,
+    PARTS,
+    POOL,
+    RING,
+    ROW_WORDS,
+    WIDTH,
+    Shape,
+)
 from ..core.state import Stream
 from ..events.facts import RunOpened
+from ..events.ids import StreamId
 
 PATTERNS = {"a": 0x8000800080008000, "b": 0x8080808080808080}  # no valid word looks like these
+ELEMENT_BITS, WORD_BITS = 16, 64
 DIGEST_LEVELS = ("rows", "full")
+
+Words = NDArray[np.uint64]
+Table = NDArray[np.int32]
+Entry = tuple[int, int, int, int, int, int, int, int]  # as in core/kernels/fake.py
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCopy:
-    """A snapshot: states [LAYERS, heads, WIDTH], rings [heads, RING] and their sums [2, 2], uint64."""
+    """A snapshot: a lane's fixed words, and the sums [8, 2] of the stream that left it."""
 
-    states: NDArray[np.uint64]
-    rings: NDArray[np.uint64]
-    sums: NDArray[np.uint64]
+    fixed: Words
+    sums: Words
 
 
-def shape_and_memory(opened: RunOpened, heads: Span, broken: frozenset[str]) -> tuple[Any, Any]:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One rank's arena and its regions as arrays; Shape says what each holds."""
+
+    arena: Words
+    rows: Words
+    keys: Words
+    drafts: Words
+    fixed: Words
+    saved: Words
+    page_sums: Words
+    sums: Words
+    poisoned: Words
+    scratch: Words
+
+
+def shape_and_memory(opened: RunOpened, heads: Span, broken: frozenset[str]) -> tuple[Any, Memory]:
     """A rank's fixed sizes and its arrays; all memory of a run is taken here."""
     rules, lanes, pages = opened.rules, opened.lanes, opened.pages + 2
     own, split = heads[1] - heads[0], int("rows" in rules.split)
-    states, window = int("states" in rules.parts), 1 + rules.drafts
+    row_heads, fixed_words = own if split else 1, LAYERS * own * WIDTH + own * RING
+    window, page_keys = 1 + rules.drafts, -(-rules.page_rows // POOL)
+    regions: dict[str, tuple[int, ...]] = {
+        "rows": (LAYERS, pages, rules.page_rows, row_heads, WIDTH),
+        "keys": (pages, page_keys),
+        "drafts": (pages, rules.page_rows),
+        "fixed": (lanes, fixed_words),
+        "saved": (lanes, window, fixed_words),
+        "page_sums": (3, pages, 2),
+        "sums": (lanes, len(PARTS), 2),
+        "poisoned": (lanes, 3),
+        "scratch": (len(PARTS), 2),
+    }
+    ends = np.cumsum([int(np.prod(size)) for size in regions.values()]).tolist()
+    places = dict(zip(regions, [0, *ends], strict=False))
+    arena = np.zeros(ends[-1], np.uint64)
+    views = {
+        name: arena[places[name] : end].reshape(size)
+        for (name, size), end in zip(regions.items(), ends, strict=True)
+    }
     shape = Shape(
         page_rows=rules.page_rows,
+        page_keys=page_keys,
         mark_rows=rules.mark_rows,
         vocab=rules.vocab,
         pages=opened.pages,
         head=heads[0],
         heads=own,
+        row_heads=row_heads,
         split=split,
-        states=states,
+        states=int("states" in rules.parts),
+        window=window,
         pattern=np.uint64(PATTERNS.get(opened.poison, 0)),
         drafter=opened.flags.get("fake_drafter", 0),
         digests=int(opened.digests in DIGEST_LEVELS),
         keep_states=int("states" not in broken),
         keep_rings=int("rings" not in broken),
         keep_drafts=int("drafts" not in broken),
-        keep_counts=int("counts" not in broken),
         keep_sums=int("sums" not in broken),
+        fixed_words=fixed_words,
+        **places,
     )
-    u64, row_heads = np.uint64, own if split else 1
-    logits = np.zeros(rules.vocab, np.float32)
-    z, weights, candidates, bins = sample_scratch(rules.vocab)
-    memory = Memory(
-        rows=np.zeros((LAYERS, pages, rules.page_rows, row_heads, WIDTH), u64),
-        keys=np.zeros((pages, -(-rules.page_rows // POOL)), u64),
-        drafts=np.zeros((pages, rules.page_rows), u64),
-        states=np.zeros((lanes, LAYERS, own, WIDTH), u64),
-        rings=np.zeros((lanes, own, RING), u64),
-        saved_states=np.zeros((lanes, window, LAYERS, own, WIDTH), u64),
-        saved_rings=np.zeros((lanes, window, own, RING), u64),
-        page_sums=np.zeros((3, pages, 2), u64),
-        sums=np.zeros((lanes, len(PARTS), 2), u64),
-        counts=np.zeros((2, lanes, rules.vocab), np.int32),
-        ends=np.zeros((lanes, rules.vocab), np.uint8),
-        logits=logits,
-        logit_words=logits.view(u64),
-        poisoned=np.zeros((lanes, 3), np.int64),
-        scratch_sums=np.zeros((len(PARTS), 2), u64),
-        token_word=np.zeros(1, u64),
-        sampling=np.zeros((lanes, 5), np.float32),
-        drawing=np.zeros((lanes, 4), np.int64),
-        ids=np.arange(rules.vocab, dtype=np.int32),
-        bias=np.zeros((lanes, rules.vocab), np.float32),
-        z=z,
-        weights=weights,
-        candidates=candidates,
-        bins=bins,
-    )
+    memory = Memory(arena, **views)
     if shape.pattern:  # the pages past the pool hold nothing that may be read
-        for pool in (
-            memory.rows[:, opened.pages :],
-            memory.keys[opened.pages :],
-            memory.drafts[opened.pages :],
-        ):
-            pool[:] = shape.pattern
+        memory.rows[:, opened.pages :] = shape.pattern
+        memory.keys[opened.pages :] = memory.drafts[opened.pages :] = shape.pattern
     return shape, memory
 
 
-def seat(memory: Any, lane: int, stream: Stream, vocab: int) -> None:
-    """A lane made ready for a stream at row 0: its fixed part, its sums and how it draws."""
-    for array in (memory.states, memory.rings, memory.sums, memory.poisoned, memory.ends):
-        array[lane] = 0
-    memory.counts[:, lane] = 0
-    memory.bias[lane] = 0
-    request, how = stream.request, stream.request.sampling
-    if not request.ignore_eos:
-        memory.ends[lane, [token for token in request.eos if token < vocab]] = 1
-    bits = (
-        how.temperature_bits,
-        how.top_p_bits,
-        how.repetition_bits,
-        how.frequency_bits,
-        how.presence_bits,
-    )
-    memory.sampling[lane] = np.array(bits, np.uint32).view(np.float32)
-    memory.drawing[lane] = how.top_k, how.seed, stream.choice, vocab if how.bias else 0
-    for token, pattern in how.bias:
-        memory.bias[lane, token] = np.uint32(pattern & 0xFFFFFFFF).view(np.float32)
+@dataclass(slots=True)
+class Batch:
+    """The arrays of a step, kept from step to step while their sizes stay.
 
+    entries [n, 8] int64, rows [lines, 22] uint64, logits [lines, vocab] float32: see
+    core/kernels/fake.py.
+    """
 
-class Batches:
-    """The arrays of a step's batch, kept from step to step while its size stays."""
+    entries: NDArray[np.int64]
+    rows: Words
+    logits: NDArray[np.float32]
+    logit_words: Words
 
-    def __init__(self, parts: int) -> None:
-        self._parts = parts
-        self._sizes = (-1, -1)
-        self._batch: Any = None
-
-    def fill(self, entries: Sequence[tuple[int, ...]], streams: Sequence[Stream]) -> Any:
-        """The batch of these entries, with the tokens that are known."""
-        rows = entries[-1][5] + entries[-1][2]
-        if self._sizes != (len(entries), rows):
-            self._sizes = (len(entries), rows)
-            self._batch = self._make(len(entries), rows)
-        batch = self._batch
+    def fitting(self, entries: Sequence[Entry], streams: Sequence[Stream]) -> "Batch":
+        """A batch of these entries, with the tokens that are known."""
+        lines = entries[-1][5] + entries[-1][2]
+        batch = self
+        if len(self.entries) != len(entries) or len(self.rows) != lines:
+            batch = batch_of(len(entries), lines, self.logits.shape[1])
         batch.entries[:] = entries
-        for (_, first, count, window, _, at, _), stream in zip(entries, streams, strict=True):
+        for (_, first, count, window, _, at, _, _), stream in zip(entries, streams, strict=True):
             if window:
-                batch.tokens[at] = stream.tokens[-1]
+                batch.rows[at, 0] = stream.tokens[-1]
             else:
-                batch.tokens[at : at + count] = stream.tokens[first : first + count]
+                batch.rows[at : at + count, 0] = stream.tokens[first : first + count]
         return batch
 
-    def _make(self, entries: int, rows: int) -> Any:
-        return Batch(
-            entries=np.zeros((entries, 7), np.int64),
-            tokens=np.zeros(rows, np.int64),
-            drawn=np.zeros(rows, np.int64),
-            partial=np.zeros((rows, 2), np.uint64),
-            logit_sums=np.zeros((rows, 2), np.uint64),
-            every=np.zeros((rows, self._parts, 2), np.uint64),
-            kept=np.zeros(entries, np.int64),
+    def each_row(self, streams: list[StreamId], columns: dict[str, int]) -> EveryRow:
+        """Sums after each row that stayed; columns: where a part's sums stand."""
+        spans = [slice(at, at + kept) for *_, at, _, kept in self.entries.tolist()]
+        every = self.rows[:, EVERY:].reshape(-1, len(PARTS), 2)
+        return EveryRow(
+            streams=streams,
+            firsts=self.entries[:, 1].tolist(),
+            sums={part: [every[span, at].copy() for span in spans] for part, at in columns.items()},
+            tokens=[self.rows[span, DRAWN].astype(np.int64) for span in spans],
         )
+
+
+def batch_of(entries: int, lines: int, vocab: int) -> Batch:
+    """A batch of so many entries and lines."""
+    logits = np.zeros((lines, vocab), np.float32)
+    rows = np.zeros((lines, ROW_WORDS), np.uint64)
+    return Batch(np.zeros((entries, 8), np.int64), rows, logits, logits.view(np.uint64))
+
+
+def words_of(
+    shape: Any, memory: Memory, tables: Table, lane: int, part: str, layer: int, position: int
+) -> dict[int, Words]:
+    """Views of the words of one row of one digest layer, by head; a pool's rows have one key."""
+    own = range(shape.head, shape.head + shape.heads)
+    page, at = int(tables[lane, position // shape.page_rows]), position % shape.page_rows
+    if part == "rows":
+        heads = own if shape.split else range(1)
+        return {head: memory.rows[layer, page, at, i] for i, head in enumerate(heads)}
+    if part == "keys":
+        return {0: memory.keys[page, at // POOL : at // POOL + 1]}
+    if part == "drafts":
+        return {0: memory.drafts[page, at : at + 1]}
+    fixed, states = memory.fixed[lane], LAYERS * shape.heads * WIDTH
+    if part == "states":
+        by_layer = fixed[:states].reshape(LAYERS, shape.heads, WIDTH)
+        return {head: by_layer[layer, i] for i, head in enumerate(own)}
+    assert part == "rings", f"{part} is not in memory"
+    rings, slot = fixed[states:].reshape(shape.heads, RING), position % RING
+    return {head: rings[i, slot : slot + 1] for i, head in enumerate(own)}
+
+
+def flip(words: Words, column: int, bit: int) -> None:
+    """Flip a bit of a row's 16-bit element."""
+    word, element = divmod(column, WORD_BITS // ELEMENT_BITS)
+    words[word] ^= np.uint64(1 << (element * ELEMENT_BITS + bit))

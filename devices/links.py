@@ -1,4 +1,4 @@
-"""The control link between rank threads of one process: frozen facts by reference, never encoded."""
+"""The control link between rank threads of one process: frozen facts, by reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class ThreadLeader:
         self._closed = False
 
     def send(self, step: int, facts: Sequence[AnyFact]) -> None:
-        """Give a step's facts to every follower and wait for their acknowledgement of its header."""
+        """Give a step's facts to every follower and wait for each to acknowledge its header."""
         self.thread = current_thread()
         facts = tuple(facts)
         self._digest = _chained(self._digest, step, facts)
@@ -115,6 +115,7 @@ class ThreadLeader:
     def _gather(self, step: int, verb: str) -> dict[Rank, Header | Report]:
         """One reply of every follower, in the order of their ranks."""
         said: dict[Rank, Header | Report] = {}
+        early: list[_Reply] = []
         give_up = monotonic() + self._limit_seconds
         while len(said) < len(self._followers):
             missing = [one.rank for one in self._followers if one.rank not in said]
@@ -133,7 +134,12 @@ class ThreadLeader:
                 raise RankLost(
                     f"rank {reply.rank} failed in step {step}: {type(error).__name__}: {error}"
                 ) from error
-            said[reply.rank] = reply.said
+            if reply.rank in said:  # it went on while others have yet to answer
+                early.append(reply)
+            else:
+                said[reply.rank] = reply.said
+        for reply in early:
+            self._inbox.put(reply)
         return {follower.rank: said[follower.rank] for follower in self._followers}
 
     def _look_for_the_dead(self, step: int, missing: Sequence[Rank]) -> None:

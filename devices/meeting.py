@@ -22,7 +22,7 @@ class Meeting:
         self._stopped = ""
 
     def exchange(self, rank: int, step: int, value: object) -> Sequence[Any]:
-        """The values of all ranks, by rank; they stay as they are until the next but one meeting."""
+        """The values of all ranks, by rank; they stay until the next meeting but one."""
         with self._condition:
             self._came[rank] += 1
             turn = self._came[rank]

@@ -1,9 +1,9 @@
 """The fake family: a model without weights whose every value is an integer mix, and its oracle.
 
-Two kinds, by their rules. One has the parts of a model with recurrent states: latent rows and pooled
-keys on pages, states and rings beside them, a drafter's cache with a lookahead. The other is pages
-alone, its rows split over ranks by head. All words are uint64 with bits 15, 31, 47 and 63 clear, so
-that no poison pattern is a valid word.
+Two kinds, by their rules. One has the parts of a model with recurrent states: latent rows and
+pooled keys on pages, states and rings beside them, a drafter's cache with a lookahead. The other is
+pages alone, its rows split over ranks by head. All words are uint64 with bits 15, 31, 47 and 63
+clear, so that no poison pattern is a valid word.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,19 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...events.records import FamilyRules
+from ..kernels.digest import PARTS as KINDS
+from ..kernels.fake import LOGIT_SHIFT, LOGIT_UNIT, LOGIT_ZERO, OUTPUT, STRIDE
+from ..kernels.fake_memory import HEADS, LAYERS, POOL, RING, VALID, WIDTH
 
-LAYERS = 2  # of rows and of states
-WIDTH = 2  # words of a row, and of a head's state, in one layer
-HEADS = 3  # cut over ranks
-RING = 6  # raw rows a ring holds: an unfinished pool and two before it
-POOL = 4  # raw rows a key is made of
-KINDS = {"rows": 1, "keys": 2, "states": 3, "rings": 4, "drafts": 5, "logits": 6, "tokens": 7}
 WORD = 2**64 - 1
-VALID = 0x7FFF7FFF7FFF7FFF
-STRIDE = 0x9E3779B97F4A7C15  # between the logits of neighbouring tokens, before they are mixed
-LOGIT_SHIFT, LOGIT_ZERO = 44, 1 << 19  # 20 bits of a mix, centred
-LOGIT_UNIT = 2.0**-16  # so that logits lie in [-8, 8)
-OUTPUT = 8  # the kind that salts what a head gives to the logits
 
 Sampler = Callable[[NDArray[np.float32], Sequence[int]], int]
 
@@ -145,8 +137,8 @@ class Oracle:
         )
         last = (position + 1) // POOL - 1
         if not self.paged and last >= 0:
-            older = self.keys[POOL * (last // 2) + POOL - 1]
-            seed += mix(self.keys[POOL * last + POOL - 1] ^ mix(older))
+            older = mix(self.keys[POOL * (last // 2) + POOL - 1])
+            seed += mix(older ^ self.keys[POOL * last + POOL - 1])
         mixes = [mix((seed & WORD) ^ (v * STRIDE & WORD)) for v in range(self.rules.vocab)]
         whole = np.array([(m >> LOGIT_SHIFT) - LOGIT_ZERO for m in mixes], np.float32)
         return whole * np.float32(LOGIT_UNIT)
