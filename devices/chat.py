@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .text import Codec
 from .weights.checkpoint import BadModel
-from .weights.tokenizer_file import TokenizerFile, read_tokenizer
+from .weights.tokenizer_file import read_template
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Characters that text never holds: the first one that a request does not use guards its text.
@@ -129,8 +129,8 @@ def read_chat(
     path: Path, codec: Codec, ends: Iterable[int] = (), today: datetime.date | None = None
 ) -> Chat | None:
     """The chat template of a .gguf file or a Hugging Face directory; None when it has none."""
-    file: TokenizerFile = read_tokenizer(path)
-    return None if file.template is None else Chat(codec, file.template, ends, today)
+    template = read_template(path)
+    return None if template is None else Chat(codec, template, ends, today)
 
 
 class Generation(Extension):

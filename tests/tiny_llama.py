@@ -139,8 +139,10 @@ def write_gguf(
     writer.add_eos_token_id(of["eos_token_id"])
     writer.add_chat_template(TEMPLATE)
     for key, value in settings.items():
-        add = writer.add_string if isinstance(value, str) else writer.add_uint32
-        add(key.replace("__", "."), value)
+        if isinstance(value, str):
+            writer.add_string(key.replace("__", "."), value)
+        else:
+            writer.add_uint32(key.replace("__", "."), value)
     for name, array in named.items():
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             array = interleaved(array, of["head_dim"])

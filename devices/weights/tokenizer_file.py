@@ -23,7 +23,7 @@ CUTS: dict[str, list[pre_tokenizers.PreTokenizer]] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """What a model says of text.
+    """How a model reads text.
 
     tokenizer: the library's, with everything in it but the use of special tokens.
     opening: ids that stand before every prompt.  bos, eos: their text, "" where there is none.
@@ -33,7 +33,6 @@ class TokenizerFile:
     opening: tuple[int, ...]
     bos: str
     eos: str
-    template: str | None
 
 
 def read_tokenizer(path: Path) -> TokenizerFile:
@@ -80,7 +79,6 @@ def from_gguf(path: Path, header: Header) -> TokenizerFile:
         at = settings.get(f"tokenizer.ggml.{key}_token_id")
         return tokens[at] if isinstance(at, int) and 0 <= at < len(tokens) else ""
 
-    template = settings.get("tokenizer.chat_template")
     bos, eos = text("bos"), text("eos")
     opens = settings.get("tokenizer.ggml.add_bos_token") is True and bos in vocab
     return TokenizerFile(
@@ -88,7 +86,6 @@ def from_gguf(path: Path, header: Header) -> TokenizerFile:
         opening=(vocab[bos],) if opens else (),
         bos=bos,
         eos=eos,
-        template=template if isinstance(template, str) else None,
     )
 
 
@@ -103,14 +100,12 @@ def from_folder(path: Path) -> TokenizerFile:
         raise
     except Exception as error:  # the library raises no narrower type
         raise BadModel(f"{file}: {error}") from error
-    settings_file = path / "tokenizer_config.json"
-    settings = read_json(settings_file) if settings_file.exists() else {}
+    settings = folder_settings(path)
     return TokenizerFile(
         tokenizer,
         opening=opening(tokenizer),
         bos=token_text(settings.get("bos_token")),
         eos=token_text(settings.get("eos_token")),
-        template=template_of(path, settings),
     )
 
 
@@ -131,16 +126,25 @@ def token_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def template_of(path: Path, settings: Mapping[str, Any]) -> str | None:
-    """The chat template: a file of its own, or in tokenizer_config.json (the one named default)."""
+def folder_settings(path: Path) -> dict[str, Any]:
+    """tokenizer_config.json, empty where there is none."""
+    file = path / "tokenizer_config.json"
+    return read_json(file) if file.exists() else {}
+
+
+def read_template(path: Path) -> str | None:
+    """The chat template of a .gguf file or a directory: there a file of its own, or a setting."""
+    if not path.is_dir():
+        found = read_header(path, block_size).settings.get("tokenizer.chat_template")
+        return found if isinstance(found, str) else None
     file = path / "chat_template.jinja"
     if file.exists():
         try:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise BadModel(f"{file}: not UTF-8") from error
-    found = settings.get("chat_template")
-    if isinstance(found, list):
+    found = folder_settings(path).get("chat_template")
+    if isinstance(found, list):  # templates by name
         named = {t.get("name"): t.get("template") for t in found if isinstance(t, Mapping)}
         found = named.get("default")
     return found if isinstance(found, str) else None
