@@ -4,13 +4,17 @@ import os
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
+from numba.core import config
 
 from ..core.kernels import registry
+
+SETTINGS: Any = config  # a module that fills itself
 
 DONE = "complete"  # a file in the folder: every registered kernel has been compiled into it
 
@@ -40,8 +44,8 @@ def kernels_key(sources: Path, processor: str) -> str:
 def processor() -> str:
     """The processor that numba compiles for: its name and features."""
     binding = llvmlite.binding
-    name = numba.config.CPU_NAME or binding.get_host_cpu_name()
-    features = numba.config.CPU_FEATURES
+    name = SETTINGS.CPU_NAME or binding.get_host_cpu_name()
+    features = SETTINGS.CPU_FEATURES
     if features is None:
         features = binding.get_host_cpu_features().flatten()
     return f"{name} {features}"
@@ -57,7 +61,7 @@ def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     except OSError:
         return None
     os.environ["NUMBA_CACHE_DIR"] = str(folder)  # numba reads its settings again when this changes
-    numba.config.CACHE_DIR = str(folder)
+    SETTINGS.CACHE_DIR = str(folder)
     registry.keep_on_disk()
     return folder
 

@@ -61,7 +61,7 @@ def test_a_loop_that_nobody_registered_is_seen(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zeros_of_both_signs_and_nans_are_compared_by_pattern() -> None:
-    assert not registry.same_bits(np.float32([0.0]), np.float32([-0.0]))
+    assert not registry.same_bits(np.array([0.0], np.float32), np.array([-0.0], np.float32))
     assert not registry.same_bits(0.0, -0.0)
-    assert registry.same_bits(np.float32([np.nan]), np.float32([np.nan]))
-    assert not registry.same_bits(np.int32([1]), np.int64([1]))
+    assert registry.same_bits(np.array([np.nan], np.float32), np.array([np.nan], np.float32))
+    assert not registry.same_bits(np.array([1], np.int32), np.array([1], np.int64))

@@ -5,8 +5,11 @@ A word has a part, a layer (or cache), a head, a position and a word column, pac
 batch or rank. A digest is two sums modulo 2^64, so words may be summed in any order and anywhere.
 """
 
+from typing import Any
+
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
 from .registry import cpu, register
 
@@ -51,20 +54,25 @@ def word_mix(word, where, position_mix):
 # --- the meaning: as the definition stands ------------------------------------------------------
 
 
-def row_words(row):
+def row_words(row: NDArray[Any]) -> NDArray[np.uint64]:
     """One array row of 2-, 4- or 8-byte elements -> its words, little-endian uint64 [n]."""
     return np.ascontiguousarray(row).view("<u8").astype(u64)
 
 
-def digest_of(words, part, layer, head, position, columns):
+def digest_of(
+    words: NDArray[np.uint64],
+    part: int,
+    layer: int,
+    head: int,
+    position: int,
+    columns: NDArray[Any],
+) -> tuple[int, int]:
     """words, columns uint64 of one shape -> (lane 0, lane 1) as Python integers."""
     with np.errstate(over="ignore"):
         where = place(part, layer, head) | np.asarray(columns, u64)
-        lanes = []
-        for seed in SEEDS:
-            at = mix64(where ^ mix64(u64(position) ^ seed))
-            lanes.append(int(mix64(np.asarray(words, u64) ^ at).sum(dtype=u64)))
-    return tuple(lanes)
+        at = [mix64(where ^ mix64(u64(position) ^ seed)) for seed in SEEDS]
+        lanes = [int(mix64(np.asarray(words, u64) ^ one).sum(dtype=u64)) for one in at]
+    return lanes[0], lanes[1]
 
 
 def digest_rows_meaning(words, part, layer, head, positions, column, sums, first, last):

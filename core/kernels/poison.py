@@ -6,6 +6,7 @@ The floats are the positive quiet NaN, which no operation here makes, and the la
 
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import DTypeLike
 
 from .registry import cpu, register
 from .scalars import EMAX, EMIN, QMAX, bits
@@ -33,7 +34,7 @@ PATTERNS = {
 }
 
 
-def poison_value(pattern, dtype):
+def poison_value(pattern: str, dtype: DTypeLike) -> np.generic:
     """The poison of one element: pattern "a" or "b", dtype as of the array that it fills."""
     return PATTERNS[pattern][np.dtype(dtype).name]
 

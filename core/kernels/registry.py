@@ -46,7 +46,7 @@ _INNER: list[Any] = []
 _on_disk = False
 
 
-def cpu(function):
+def cpu(function: Callable[..., Any]) -> Any:
     """Compile a loop for the CPU when it is first called: no lock held, IEEE division."""
     loop = numba.njit(nogil=True, error_model="numpy")(function)
     _LOOPS.append(loop)
@@ -75,14 +75,23 @@ def compiled() -> tuple[int, int]:
     return taken, sum(len(loop.overloads) for loop in _LOOPS) - taken
 
 
-def inner(function):
+def inner(function: Callable[..., Any]) -> Any:
     """Compile a part of other kernels, which are tested with it: it needs no entry of its own."""
     dispatcher = cpu(function)
     _INNER.append(dispatcher)
     return dispatcher
 
 
-def register(name, *, meaning, cpu, shapes, units, cases, scratch=0) -> Kernel:
+def register(
+    name: str,
+    *,
+    meaning: Callable[..., Any],
+    cpu: Callable[..., Any],
+    shapes: str,
+    units: str,
+    cases: Cases,
+    scratch: int = 0,
+) -> Kernel:
     """Enter a kernel into the list."""
     assert name not in _KERNELS, f"two kernels are called {name}"
     _KERNELS[name] = Kernel(name, meaning, cpu, shapes, units, cases, scratch)

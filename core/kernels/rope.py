@@ -5,18 +5,20 @@ from math import factorial
 
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
 from .registry import cpu, register
 from .scalars import add, mul, sub
 
 f32, f64, i64 = np.float32, np.float64, np.int64
+Table = NDArray[np.float32]
 
 # pi/2 in two parts: the first has 33 bits, so that a whole number below 2^20 times it is exact.
 HALF_PI_HEAD, HALF_PI_TAIL = 1.5707963267341256, 6.077100506506192e-11
 TWO_OVER_PI = 0.6366197723675814
 
 
-def inverse_frequencies(width, base):
+def inverse_frequencies(width: int, base: float) -> Table:
     """base^(-2 i / width) for i < width / 2, correctly rounded through decimals, float32."""
     with localcontext(Context(prec=60)):
         log = Decimal(base).ln()
@@ -24,7 +26,7 @@ def inverse_frequencies(width, base):
     return np.array([float(one) for one in exact]).astype(f32)
 
 
-def rope_tables(rows, width, base):
+def rope_tables(rows: int, width: int, base: float) -> tuple[Table, Table]:
     """cos, sin [rows, width / 2] float32 of position times frequency, the same on any machine.
 
     The angle is rounded to float32; the rest is float64 additions and products alone.

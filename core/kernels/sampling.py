@@ -1,5 +1,7 @@
 """One token drawn from one row of logits: top-k and top-p by threshold, no sort, no chance."""
 
+from typing import Any
+
 import numpy as np
 
 from .philox import high_product, philox, philox_meaning
@@ -21,7 +23,7 @@ from .weigh import (
 f32, i32, i64, u64 = np.float32, np.int32, np.int64, np.uint64
 
 
-def sample_scratch(vocab):
+def sample_scratch(vocab: int) -> tuple[Any, Any, Any, Any]:
     """What sample_row works in: z, weights, candidates [vocab] and bins [2, BINS]."""
     return (
         np.zeros(vocab, f32),
