@@ -92,6 +92,7 @@ def write(folder: Path, *, drop: str = "", extra: str = "", bent: str = "", **ot
         ({"bent": UP}, rf"another shape: {UP} is \[64, 96\], not \[96, 64\]"),
         ({"num_hidden_layers": 3}, r"missing: model\.layers\.2\..* and 3 more"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 2**30}, "num_hidden_layers is 1073741824"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two'"),
         ({"num_key_value_heads": 3}, "4 attention heads do not share 3"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps"),

@@ -21,7 +21,7 @@ LLAMA_COUNTS = (
     "max_position_embeddings",
 )
 NAMED = 6  # tensors that one message lists before it says "and more"
-MOST = 2**31  # of any count in a config: larger ones are damage
+MOST, MOST_LAYERS = 2**31, 2**12  # of any count in a config, and of layers: more is damage
 
 
 def llama_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
@@ -53,6 +53,8 @@ def check_llama_config(path: Path, config: Mapping[str, Any]) -> None:
         value = config[key]
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < MOST:
             raise BadModel(f"{path}: {key} is {value!r}, not a count")
+    if config["num_hidden_layers"] > MOST_LAYERS:
+        raise BadModel(f"{path}: num_hidden_layers is {config['num_hidden_layers']}, not a model's")
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
     if heads % shared:
         raise BadModel(f"{path}: {heads} attention heads do not share {shared} key-value heads")
