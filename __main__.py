@@ -84,6 +84,16 @@ def serve(
     raise typer.Exit(run_serve(options))
 
 
+@app.command()
+def demo(
+    keep: Annotated[str, typer.Option(help="a folder to keep the tapes in")] = "",
+) -> None:
+    """Serve, chat, replay, diff and find a flipped bit, on SmolLM2."""
+    from .replay.demo import run_demo
+
+    raise typer.Exit(run_demo(keep))
+
+
 def one_of(option: str, value: str, among: tuple[str, ...]) -> None:
     """Refuse a value that an option does not have."""
     if value not in among:

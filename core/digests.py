@@ -8,8 +8,9 @@ _WORD = 2**64
 
 def pair_hex(pair: Pair) -> str:
     """A pair as 32 lowercase hex digits, lane 0 first."""
-    assert all(0 <= lane < _WORD for lane in pair), f"{pair} is not two 64-bit sums"
-    return f"{pair[0]:016x}{pair[1]:016x}"
+    text = f"{pair[0]:016x}{pair[1]:016x}"
+    assert len(text) == 32, f"{pair} is not two 64-bit sums"
+    return text
 
 
 def hex_pair(text: str) -> Pair:

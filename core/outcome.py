@@ -44,6 +44,8 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
 def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[Parting]:
     """Where ranks that must agree do not: the book first, then replicated parts by stream."""
     found: list[Parting] = []
+    if len(reports) == 1:
+        return found
     if any(report.book != book for report in reports[1:]):
         found.append(Parting("book", NO_STREAM, [book, *(report.book for report in reports[1:])]))
     for stream, sums in sorted(reports[0].sums.items()):
