@@ -43,6 +43,7 @@ from .fake_sampler import Sampler, sample_wave
 from .meeting import Meeting
 
 IN_MEMORY = ("rows", "keys", "states", "rings", "drafts")
+PAIR = np.dtype([("lane_0", np.uint64), ("lane_1", np.uint64)])
 ON_PAGES_PARTS = tuple(PARTS[part] for part in ON_PAGES)
 FIXED_PARTS = ("states", "rings")
 
@@ -96,7 +97,8 @@ class FakeDevice:
         self._rows = [0] * opened.lanes
         self._copies: dict[StateId, KeptCopy] = {}
         self._parts = self._rules.parts
-        self._columns = [PARTS.index(part) for part in self._parts]
+        self._columns = np.array([PARTS.index(part) for part in self._parts])
+        self._pairs = self._memory.sums.view(PAIR)[..., 0]  # whose lists are ready tuples
         self._scratch = self._shape.scratch
 
     def launch(self, state: State, facts: Sequence[AnyFact], *, every_row: bool = False) -> Running:
@@ -313,9 +315,9 @@ class FakeDevice:
         """Tokens, sums, flags and poison of a step."""
         drawn = batch.rows[:, DRAWN].tolist()
         poisoned = self._shape.pattern and self._memory.poisoned[:, 0].any()
-        sums: list[list[list[int]]] = []
+        sums: list[list[Pair]] = []
         if self._shape.digests:
-            sums = self._memory.sums[batch.entries[:, 0]][:, self._columns].tolist()
+            sums = self._pairs[batch.entries[:, :1], self._columns].tolist()
         for i, (lane, first, _, window, _, at, following, kept) in enumerate(
             batch.entries.tolist()
         ):
@@ -331,7 +333,7 @@ class FakeDevice:
             if stream in self.flag:
                 report.flagged.append(stream)
             if sums:
-                report.sums[stream] = dict(zip(self._parts, map(_pair_of, sums[i]), strict=True))
+                report.sums[stream] = dict(zip(self._parts, sums[i], strict=True))
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -369,10 +371,6 @@ def _end(entries: list[Entry]) -> int:
 
 def _pair(total: Words) -> Pair:
     return int(total[0]), int(total[1])
-
-
-def _pair_of(total: list[int]) -> Pair:
-    return total[0], total[1]
 
 
 _DOES: dict[str, Callable[[FakeDevice, State, Any, Report], None]] = {
