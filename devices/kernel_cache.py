@@ -51,11 +51,16 @@ def processor() -> str:
     return f"{name} {features}"
 
 
-def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Keep compiled kernels in a folder of their key; None where that folder cannot be made."""
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where this build's kernels for this processor are kept; it need not be there yet."""
     assert registry.__file__ is not None
     key = kernels_key(Path(registry.__file__).parent, processor())
-    folder = cache_root(environment) / f"kernels-{key}"
+    return cache_root(environment) / f"kernels-{key}"
+
+
+def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Keep compiled kernels in a folder of their key; None where that folder cannot be made."""
+    folder = cache_folder(environment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,0 +1,213 @@
+"""kvtape doctor: what this machine can run, what is missing, and how to get it."""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..devices.weights.checkpoint import ModelNotFound
+from ..devices.weights.find import CARRIED, find_path
+from .faults import FAULTS
+
+OK, MISSING, NOTE = "ok", "missing", "note"
+COLOURS = {OK: "green", MISSING: "red", NOTE: "yellow"}
+GIB = 1 << 30
+CASES = 8  # random cases a kernel is held to its meaning on
+
+# What each optional package is for, and how to get it.
+OPTIONAL = {
+    "openai": ("the client that kvtape demo speaks through", "pip install openai"),
+    "xllamacpp": ("a peer of kvtape bench", "pip install xllamacpp"),
+    "transformers": ("a peer of kvtape bench", "pip install transformers torch"),
+    "cupy": ("GPU ranks; nothing here uses it yet", "pip install cupy-cuda13x"),
+    "mpi4py": ("ranks on many hosts; nothing here uses it yet", "pip install mpi4py"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """status: ok, missing (and needed), or note; how: what to do about it, "" when nothing."""
+
+    about: str
+    status: str
+    found: str
+    how: str = ""
+
+
+def run_doctor(kernels: bool, faults: bool, as_json: bool) -> int:
+    """Print what was found. 0, or 1 when something needed is missing or a kernel parts."""
+    findings = examine(os.environ)
+    told: dict[str, Any] = {"findings": [asdict(finding) for finding in findings]}
+    failed = any(finding.status == MISSING for finding in findings)
+    if faults:
+        told["faults"] = [asdict(kind) for kind in FAULTS]
+    if kernels:
+        told["kernels"], apart = check_kernels()
+        failed = failed or apart
+    if as_json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return int(failed)
+    console = Console()
+    console.print(findings_table(findings))
+    if faults:
+        console.print(faults_table())
+    if kernels:
+        for verdict in told["kernels"]["kernels"]:
+            if verdict["first"]:
+                console.print(f"{verdict['kernel']}: {verdict['first']}", markup=False)
+        console.print(told["kernels"]["summary"], markup=False, highlight=False)
+    return int(failed)
+
+
+def examine(environment: Mapping[str, str]) -> list[Finding]:
+    """Everything there is to say of this machine."""
+    return [
+        *needed(),
+        processor(),
+        memory(),
+        kernel_cache(environment),
+        *models(),
+        *optional(),
+        Finding("gpu", NOTE, "not used: ranks are threads on this machine's cores"),
+    ]
+
+
+def needed() -> Iterator[Finding]:
+    """Python and every package that kvtape asks for, with the limits of its metadata."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    try:
+        limits, asked = metadata("kvtape")["Requires-Python"], requires("kvtape") or []
+    except PackageNotFoundError:
+        how = "pip install -e . in kvtape's folder"
+        yield Finding("kvtape", MISSING, "runs from a folder, not installed", how)
+        return
+    yield bounded("python", python, limits, f"install Python {limits}")
+    for line in asked:
+        asks, _, condition = line.partition(";")
+        if "extra" in condition:
+            continue
+        name = re.split(r"[^\w.-]", asks, maxsplit=1)[0]
+        limits, how = asks.removeprefix(name).strip(), f"pip install '{asks.strip()}'"
+        try:
+            yield bounded(name, version(name), limits, how)
+        except PackageNotFoundError:
+            yield Finding(name, MISSING, "not installed", how)
+
+
+def bounded(name: str, have: str, limits: str, how: str) -> Finding:
+    """A version beside its limits."""
+    if within(have, limits):
+        return Finding(name, OK, have)
+    return Finding(name, MISSING, f"{have}, outside {limits}", how)
+
+
+def within(have: str, limits: str) -> bool:
+    """Whether a version lies within limits such as `>=1.26,<2.5`; only these two are used."""
+    mine = numbers(have)
+    bounds = re.findall(r"(>=|<)\s*([\d.]+)", limits)
+    return all((mine >= numbers(to)) == (sign == ">=") for sign, to in bounds)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: 2.5.0rc1 is (2, 5), as 2.5 is."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    parts = [int(part) for part in found[0].split(".")] if found else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
+
+
+def processor() -> Finding:
+    """Cores that this process may use and the route that its integer sums take."""
+    from ..core.kernels.madd import ROUTE
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Finding("processor", OK, f"{cores} cores, {ROUTE} sums (every route gives equal bits)")
+
+
+def memory() -> Finding:
+    """Memory of the machine, or of the group that this process is confined to."""
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else ""
+    if text.isdigit():
+        have = min(have, int(text))
+    return Finding("memory", OK, f"{have / GIB:.1f} GiB")
+
+
+def kernel_cache(environment: Mapping[str, str]) -> Finding:
+    """Where compiled kernels are kept, and whether they are there."""
+    from ..devices.kernel_cache import DONE, cache_folder
+
+    folder = cache_folder(environment)
+    if (folder / DONE).exists():
+        return Finding("kernels", OK, f"compiled, in {folder}")
+    how = "kvtape doctor --kernels compiles them; so does the first kvtape serve"
+    return Finding("kernels", NOTE, f"not compiled yet; they go to {folder}", how)
+
+
+def models() -> Iterator[Finding]:
+    """Models that are known by name."""
+    for name, (_, how) in CARRIED.items():
+        try:
+            path = find_path(name)
+        except ModelNotFound:
+            yield Finding(f"model {name}", NOTE, "not installed", how)
+        else:
+            yield Finding(f"model {name}", OK, f"{path} ({path.stat().st_size / 1e6:.0f} MB)")
+
+
+def optional() -> Iterator[Finding]:
+    """Packages that only some commands use."""
+    for name, (purpose, how) in OPTIONAL.items():
+        if importlib.util.find_spec(name):
+            yield Finding(name, OK, f"for {purpose}")
+        else:
+            yield Finding(name, NOTE, f"not installed; for {purpose}", how)
+
+
+def check_kernels() -> tuple[dict[str, Any], bool]:
+    """Every kernel against its meaning on random cases, and whether one parts from it."""
+    import numpy as np
+
+    from ..core.kernels import registry
+    from ..devices.kernel_cache import use_cache, warm
+
+    warm(use_cache(), lambda line: Console(stderr=True).print(line, highlight=False))
+    rng = np.random.default_rng(0)
+    verdicts = [registry.check(kernel, rng, CASES) for kernel in registry.kernels()]
+    told = {
+        "summary": registry.summary(verdicts),
+        "kernels": [asdict(verdict) for verdict in verdicts],
+    }
+    return told, any(verdict.first for verdict in verdicts)
+
+
+def findings_table(findings: list[Finding]) -> Table:
+    """Findings for people."""
+    table = Table("", "status", "found", "how to get it")
+    for finding in findings:
+        colour = COLOURS[finding.status]
+        status = Text(finding.status, colour)
+        # Text, not markup: paths and requirements have square brackets of their own.
+        found, how = Text(finding.found, overflow="fold"), Text(finding.how, overflow="fold")
+        table.add_row(finding.about, status, found, how)
+    return table
+
+
+def faults_table() -> Table:
+    """Faults for people."""
+    table = Table("fault", "while serving", "from its tape", show_lines=True)
+    for kind in FAULTS:
+        table.add_row(kind.fault, kind.live or Text("not seen", "yellow"), kind.later)
+    return table
