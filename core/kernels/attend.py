@@ -129,7 +129,8 @@ def attend(
         for a in range(queries):
             row, j = row0 + a // group, head * group + a % group
             et[a] = eq[row, j]
-            qt[a * width : (a + 1) * width] = q[row, j]
+            for c in range(width):
+                qt[a * width + c] = q[row, j, c]
         tile_scores(queries, qt.view(i32), et, keys, key_exponents, layer, head, table, s, seen)
         page_exponents(value_exponents, layer, head, table, seen, e)
         tile_weights(queries, group, visible, scale, s, e, seen, digits, p, d, et)

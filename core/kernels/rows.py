@@ -152,14 +152,16 @@ def write_rows(
                 start = (head * group + j) * width
             else:
                 start = (heads + (j - group) * kv_heads + head) * width
-            turned[:] = qkv[row, start : start + width]
+            for c in range(width):
+                turned[c] = qkv[row, start + c]
             if j <= group:
                 rotate_head(turned, cos[position], sin[position])
             e, flag = q16_row(turned, digits)
             if flag != 0:
                 flags[row] = np.uint8(1)
             if j < group:
-                q[row, head * group + j] = digits
+                for c in range(width):
+                    q[row, head * group + j, c] = digits[c]
                 eq[row, head * group + j] = e
                 continue
             side = j - group
