@@ -163,13 +163,13 @@ def finished(arrive: Arrive, ids: Sequence[int], reason: str) -> Finished:
 
 
 class ByteDetokeniser:
-    """UTF-8, byte by byte."""
+    """UTF-8, byte by byte; the end of turn is a word."""
 
     def __init__(self) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        return self._utf8.decode(bytes([token])) if token < EOS else ""
+        return self._utf8.decode(bytes([token])) if token < EOS else "<end>"
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
