@@ -14,6 +14,8 @@ from gguf.constants import GGMLQuantizationType as Kind
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvtape.devices.chat import read_chat
+from kvtape.devices.text import read_codec
 from kvtape.devices.weights.checkpoint import (
     BadModel,
     Checkpoint,
@@ -134,6 +136,8 @@ def test_flipped_bytes_of_the_header_give_an_error_of_ours_or_a_readable_model(
     # Anything but a ModelError fails the test.
     with contextlib.suppress(ModelError), np.errstate(all="ignore"):
         read_all(find_model(str(path)))
+    with contextlib.suppress(ModelError):
+        read_chat(path, read_codec(path))
     shutil.rmtree(path.parent)
 
 
