@@ -15,7 +15,7 @@ from ..core.steps import lease, window_rows
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact, RunOpened
-from ..events.ids import NO_STATE, Lane, Rank, RequestId, StreamId
+from ..events.ids import NO_STATE, Lane, Rank, RequestId, StreamId, Token
 from ..events.reader import Step
 from .difference import Comparison, Difference
 from .machine import Machine, Turn
@@ -192,11 +192,13 @@ class _Reading:
             turn.facts.append(Window(ours))
 
     def _kept(self, fact: f.RowsKept, turn: AloneTurn) -> None:
-        starts, tokens, streams = [0], [], []
+        starts: list[int] = [0]
+        tokens: list[Token] = []
+        streams: list[StreamId] = []
         for stream, given in tokens_by_stream(fact).items():
             if StreamId(stream) in self._number:
                 streams.append(self._number[StreamId(stream)])
-                tokens.extend(given)
+                tokens.extend(Token(token) for token in given)
                 starts.append(len(tokens))
         if streams:
             kept = f.RowsKept(streams=tuple(streams), starts=tuple(starts), tokens=tuple(tokens))

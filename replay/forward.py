@@ -19,7 +19,7 @@ from ..events.facts import AnyFact, RequestArrived, RunOpened
 from ..events.ids import NO_STATE, Lane, Rank, StreamId, Token
 from ..events.reader import Step
 from ..events.records import Sampling
-from .difference import Comparison, Difference
+from .difference import Comparison, Difference, shares_of
 from .machine import Machine, Turn
 from .rerun import Played, Tick, numbered
 
@@ -43,8 +43,10 @@ class Told:
         return len(self.request.prompt)
 
 
-def read_streams(opened: RunOpened, steps: Iterable[Step], picks: Picks) -> list[Told]:
-    """Every picked stream that has rows, in the order they were queued."""
+def read_streams(
+    opened: RunOpened, steps: Iterable[Step], picks: Picks, rank: int = -1
+) -> list[Told]:
+    """Every picked stream that has rows, in the order they were queued; rank: its shares alone."""
     state = open_state(opened, leader=False)
     told: dict[StreamId, Told] = {}
     for step in steps:
@@ -54,7 +56,7 @@ def read_streams(opened: RunOpened, steps: Iterable[Step], picks: Picks) -> list
                 if picks(stream.request):
                     _follow(told, stream)
             if isinstance(fact, f.StepClosed):
-                _note(told, state, seq, fact)
+                _note(told, state, seq, fact, rank)
     return [one for one in told.values() if one.rows > 0]
 
 
@@ -69,13 +71,18 @@ def _follow(told: dict[StreamId, Told], stream: Stream) -> None:
     one.rows = stream.rows
 
 
-def _note(told: dict[StreamId, Told], state: State, seq: int, closed: f.StepClosed) -> None:
+def _note(
+    told: dict[StreamId, Told], state: State, seq: int, closed: f.StepClosed, rank: int
+) -> None:
     for stream in closed.digests.streams:
         held = state.streams.get(stream)
         if held is not None and stream in told and held.rows > 0:
             session = held.request.session
             at = Difference(closed.step, seq, "", stream, position=held.rows, session=session)
-            told[stream].sums[held.rows] = (at, closed.digests.of(stream))
+            sums = closed.digests.of(stream)
+            if rank >= 0 and closed.digests.ranks:
+                sums |= shares_of(closed.digests, stream)[rank]
+            told[stream].sums[held.rows] = (at, sums)
 
 
 def room_for(opened: RunOpened, streams: Iterable[Told], rows_a_step: int) -> RunOpened:
@@ -125,7 +132,7 @@ def chunks(told: Told, most: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _begin(opened: RunOpened, stream: StreamId, told: Told) -> Iterator[AnyFact]:
-    """The stream's tokens that have rows, as a prompt; the last of all is what the last row draws."""
+    """The stream's tokens that have rows, as a prompt; the last token is a draw."""
     known = max(told.rows, told.prompt_tokens)
     tokens = tuple(Token(token) for token in told.tokens[:known])
     yield told.request.model_copy(update={"prompt": tokens, "max_new": 1})

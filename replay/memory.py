@@ -95,7 +95,7 @@ def read(
 def words_of_layer(
     machine: Machine, stream: StreamId, part: str, layer: int, rows: int, rank: int
 ) -> Iterator[tuple[int, NDArray[np.int64], Words]]:
-    """(head, positions [n], words [n, width]) by head, for positions that hold a row of the part."""
+    """(head, positions [n], words [n, width]) by head; positions that hold a row of the part."""
     positions = [
         position
         for position in range(rows)

@@ -36,15 +36,6 @@ def reopened(
     return opened.model_copy(update={"world": world, "devices": devices, "poison": poison})
 
 
-def cut_at(steps: Iterable[Step], seq: int) -> Iterator[Step]:
-    """The steps up to the fact `seq`; its own step is cut behind it."""
-    for step in steps:
-        if step.fact_seqs.start > seq:
-            return
-        count = min(len(step.facts), seq - step.fact_seqs.start + 1)
-        yield Step(step.step, step.first, step.commands, step.facts[:count])
-
-
 def numbered(step: Step) -> Iterable[tuple[int, AnyFact]]:
     """A step's facts, each with its `seq`."""
     return zip(step.fact_seqs, step.facts, strict=True)
@@ -115,7 +106,7 @@ def compare_outcome(machine: Machine, step: int, told: Step, into: Comparison) -
 
 
 def _session(machine: Machine, stream: int) -> str:
-    held = machine.state.streams.get(f.StreamId(stream))
+    held = machine.state.streams.get(StreamId(stream))
     return "" if held is None else str(held.request.session)
 
 

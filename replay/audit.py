@@ -1,0 +1,128 @@
+"""An audit: is a tape whole, does every fact fit the ones before it, do its sums add up."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..core.apply import apply
+from ..core.book import book_digest
+from ..core.check import check
+from ..core.digests import ZERO, add_pairs, hex_pair, pair_hex
+from ..core.finish import token_sha
+from ..core.state import State, open_state
+from ..events import facts as f
+from ..events.facts import AnyFact, RunOpened
+from ..events.reader import Step
+from ..events.verify import Finding, find
+from .rerun import Tick, numbered
+
+
+def audit_file(path: Path) -> list[Finding]:
+    """Chain, bytes, columns, content and seal of every run of a tape."""
+    return list(find(path))
+
+
+def audit_run(
+    opened: RunOpened, steps: Iterable[Step], tick: Tick = lambda step: None
+) -> list[Finding]:
+    """Fold every fact of a run and assert what must hold after each; the first break ends it.
+
+    A run without its end is a crash, which is no finding.
+    """
+    return list(_Folding(opened, tick).fold(steps))
+
+
+class _Folding:
+    """The state of the run, and what it promised about sums."""
+
+    def __init__(self, opened: RunOpened, tick: Tick) -> None:
+        self._opened = opened
+        self._tick = tick
+        self._state = open_state(opened)
+        self._book: dict[int, str] = {}  # by step: the book's digest when it was launched
+
+    def fold(self, steps: Iterable[Step]) -> Iterator[Finding]:
+        for step in steps:
+            for seq, fact in numbered(step):
+                try:
+                    apply(self._state, fact)
+                    if _settled(self._state, fact):
+                        check(self._state)
+                except (AssertionError, KeyError, IndexError, ValueError) as error:
+                    yield _finding("state", seq, fact, f"{type(error).__name__}: {error}")
+                    return  # what follows stands on a state that cannot be
+                yield from self._promises(seq, fact)
+            self._book[step.step] = book_digest(self._state)
+            self._tick(step.step)
+        if self._state.closed and self._state.streams:
+            open_ones = ", ".join(map(str, self._state.streams))
+            yield Finding("state", "the end", f"the run closed over streams {open_ones}")
+
+    def _promises(self, seq: int, fact: AnyFact) -> Iterator[Finding]:
+        match fact:
+            case f.StepClosed():
+                yield from self._closed(seq, fact)
+            case f.StateResumed():
+                kept = self._state.kept[fact.state]
+                for part, value in kept.digest.items() if kept.mark == fact.mark else ():
+                    if value and fact.digest.get(part, value) != value:
+                        says = f"read back {part} {fact.digest[part]}, kept was {value}"
+                        yield _finding("sums", seq, fact, says)
+            case f.SnapshotTaken():
+                yield from self._taken(seq, fact)
+            case f.RequestFinished():
+                stream = self._state.streams[fact.stream]
+                first = stream.prompt_tokens
+                sha = token_sha(stream.tokens[first : first + fact.new_tokens])
+                if sha != fact.token_sha:
+                    yield _finding("sums", seq, fact, f"the tokens' sha is {sha}")
+            case _:
+                pass  # nothing else promises a value
+
+    def _closed(self, seq: int, fact: f.StepClosed) -> Iterator[Finding]:
+        book = self._book.get(fact.step, "")
+        if fact.book and fact.book != book:
+            yield _finding("sums", seq, fact, f"the book's digest after step {fact.step} is {book}")
+        for part, shares in fact.digests.ranks.items():
+            for at, of_ranks in enumerate(shares):
+                if any(not share for share in of_ranks):
+                    continue
+                whole = pair_hex(add_pairs(ZERO, *(hex_pair(share) for share in of_ranks)))
+                if whole != fact.digests.parts[part][at]:
+                    stream = fact.digests.streams[at]
+                    says = f"stream {stream}: the ranks' shares of {part} sum to {whole}"
+                    yield _finding("sums", seq, fact, says)
+        yield from self._marks(seq, fact)
+
+    def _marks(self, seq: int, fact: f.StepClosed) -> Iterator[Finding]:
+        """I11: where a stream's rows end on a mark, the sum at the mark is the sum of its rows."""
+        if "marks" not in fact.digests.parts or "rows" not in fact.digests.parts:
+            return
+        for stream in fact.digests.streams:
+            held, sums = self._state.streams.get(stream), fact.digests.of(stream)
+            on_mark = held is not None and held.rows % self._opened.rules.mark_rows == 0
+            if held is not None and held.rows and on_mark and sums["marks"] != sums["rows"]:
+                says = f"stream {stream} stands at mark {held.rows}, rows and marks differ"
+                yield _finding("sums", seq, fact, says)
+
+    def _taken(self, seq: int, fact: f.SnapshotTaken) -> Iterator[Finding]:
+        """A state's sums are those of the stream that left it, when it did."""
+        sums = self._state.streams[fact.stream].sums
+        for part, value in fact.digest.items():
+            theirs = sums.get("marks" if "marks" in sums else part, value)
+            if value and theirs != value:
+                yield _finding("sums", seq, fact, f"keeps {part} {value}, the stream had {theirs}")
+
+
+def _settled(state: State, fact: AnyFact) -> bool:
+    """Whether the facts so far make a whole: some come in pairs, and hold only together."""
+    match fact:
+        case f.RequestArrived() | f.PagesReturned():
+            return False
+        case f.StreamBegun():
+            return fact.kept_pages == 0
+        case _:
+            return True
+
+
+def _finding(kind: str, seq: int, fact: AnyFact, says: str) -> Finding:
+    return Finding(kind, f"event {seq}, {fact.kind}", says)

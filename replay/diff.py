@@ -1,0 +1,261 @@
+"""Two recordings, or one against itself: the first value that differs, and its place in memory."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from ..events.facts import RunOpened
+from ..events.ids import StreamId
+from ..events.reader import Step
+from .deep import first_place
+from .difference import Difference
+from .forward import Told, read_streams
+from .machine import Machine, MakeDevices
+from .memory import Place, first_element, layer_and_cache, read
+from .recording import Recording
+from .rerun import Played, Tick, reopened, rerun
+from .suspect import Suspect, suspects
+from .syndrome import explain
+from .verdict import Verdict, judge_run
+from .writers import Writers
+
+Key = tuple[str, int]  # a session, and which of its streams
+
+
+@dataclass(slots=True)
+class Found:
+    """What a diff found. notes: sentences for people; not_comparable: parts that one side lacks."""
+
+    verdict: Verdict = Verdict.EQUAL
+    first: Difference | None = None
+    place: Place | None = None
+    compared: Counter[str] = field(default_factory=Counter)
+    not_comparable: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    steps: int = 0
+    tokens: int = 0
+
+
+# --- one recording against itself -----------------------------------------------------------------
+
+
+def diff_alone(
+    recording: Recording, make: MakeDevices | None, tick: Tick = lambda step: None
+) -> Found:
+    """Its own contradictions first, then its replay; make: None to read the tape only."""
+    found = Found()
+    suspect = next(suspects(recording), None)
+    if suspect is not None:
+        found.first = suspect.at
+        found.verdict = (
+            Verdict.PLACEMENT if suspect.kind == "state_unlike" else Verdict.UNREPEATABLE
+        )
+        found.notes.append(f"the tape contradicts itself: {suspect.kind} at event {suspect.at.seq}")
+        if make is not None:
+            found.place = place_of(recording, suspect, make)
+            if found.place is None and suspect.kind != "ranks_parted":
+                found.notes.append("no single word explains the difference of the two sums")
+        return found
+    if make is None:
+        found.notes.append(
+            "the tape does not contradict itself; without a model it is not replayed"
+        )
+        return found
+    opened = reopened(recording.opened)
+
+    def play() -> Played:
+        with Machine(opened, make) as machine:
+            return rerun(machine, recording.steps(), tick=tick)
+
+    judged = judge_run(play)
+    found.verdict, found.first = judged.verdict, judged.first
+    found.compared, found.notes = judged.played.comparison.compared, [judged.why]
+    found.not_comparable = judged.played.comparison.not_comparable
+    found.steps, found.tokens = judged.played.steps, judged.played.tokens
+    return found
+
+
+def place_of(recording: Recording, suspect: Suspect, make: MakeDevices) -> Place | None:
+    """Replay soundly up to the contradiction and find what changed.
+
+    Memory that is written in place is looked at one step earlier too, as it was before the step.
+    """
+    steps = recording.before(suspect.at.seq)
+    for cut in (steps, steps[:-1]):
+        with Machine(reopened(recording.opened), make) as machine:
+            rerun(machine, cut)
+            place = _explained(machine, suspect)
+        if place is not None:
+            return _with_writer(recording.opened, cut, StreamId(suspect.at.stream), place)
+    return None
+
+
+def _explained(machine: Machine, suspect: Suspect) -> Place | None:
+    at = suspect.at
+    stream = StreamId(at.stream)
+    if suspect.kind == "ranks_parted":
+        return _odd_rank(machine, suspect) if stream in machine.state.streams else None
+    place = explain(machine, stream, at.part, at.right, at.left, at.rank)
+    return None if place is None else replace(place, rank=at.rank)
+
+
+def _odd_rank(machine: Machine, suspect: Suspect) -> Place | None:
+    """The rank whose bytes are not what a sound replay has there."""
+    at = suspect.at
+    if suspect.layer < 0 or at.position < 0:
+        return None
+    heads = read(machine, StreamId(at.stream), at.part, suspect.layer, at.position)
+    sound = b"".join(heads[head] for head in sorted(heads))
+    layer, cache = layer_and_cache(machine.opened, at.part, suspect.layer)
+    for rank, row in enumerate(suspect.rows):
+        element = first_element(row, sound) if len(row) == len(sound) else None
+        if element is not None:
+            width = len(sound) // len(heads) // 2
+            column, bit, left, right = element
+            return Place(
+                at.part, layer, cache, sorted(heads)[column // width], at.position,
+                column % width, bit, left, right,
+                row=at.position % machine.opened.rules.page_rows, rank=rank,
+            )  # fmt: skip
+    return None
+
+
+def _with_writer(opened: RunOpened, steps: Iterable[Step], stream: StreamId, place: Place) -> Place:
+    writers = Writers(opened).fold(steps)
+    if place.part == "states":  # written by every row, the last one last
+        last = writers.state.streams[stream].rows - 1
+        return replace(place, row=0, written_by=writers.of(stream, last))
+    return replace(
+        place,
+        page=-1 if place.part == "rings" else writers.page_of(stream, place.position),
+        written_by=writers.of(stream, place.position),
+    )
+
+
+# --- two recordings -------------------------------------------------------------------------------
+
+
+def diff_two(
+    left: Recording, right: Recording, make: Callable[[Recording], MakeDevices] | None = None
+) -> Found:
+    """By session, stream and kept position; then, given devices, in memory."""
+    found = Found()
+    if left.rank >= 0 and right.rank >= 0 and left.name == right.name:
+        _ranks_of_one(left, right, found)
+        if found.first is not None:
+            return found
+    sides = [_by_session(side) for side in (left, right)]
+    apart = _parts_apart(left, right)
+    firsts: list[tuple[Difference, Told, Told]] = []
+    for key, mine in sides[0].items():
+        if key not in sides[1]:
+            found.notes.append(f"session {key[0]}, reply {key[1]}: only in the left tape")
+            continue
+        theirs = sides[1][key]
+        first = _first_of(mine, theirs, apart, found)
+        if first is not None:
+            firsts.append((first, mine, theirs))
+    for key in sides[1].keys() - sides[0].keys():
+        found.notes.append(f"session {key[0]}, reply {key[1]}: only in the right tape")
+    if not firsts:
+        return found
+    found.first, mine, theirs = min(firsts, key=lambda one: (one[0].step, one[0].stream))
+    at_once = found.first.position <= min(mine.sums, default=0)
+    model = left.opened.model_digest != right.opened.model_digest or at_once
+    found.verdict = Verdict.MODEL if model else Verdict.PLACEMENT
+    if make is not None and found.first.position > 0:
+        found.place = _deep(left, right, mine, theirs, found, make)
+    return found
+
+
+def _by_session(side: Recording) -> dict[Key, Told]:
+    """The streams of a recording by their session and their place in it."""
+    found: dict[Key, Told] = {}
+    counts: Counter[str] = Counter()
+    for told in read_streams(side.opened, side.steps(), lambda request: True, side.rank):
+        session = str(told.request.session)
+        found[session, counts[session]] = told
+        counts[session] += 1
+    return found
+
+
+def _parts_apart(left: Recording, right: Recording) -> set[str]:
+    """Split parts, where the two sides are not the same share of them."""
+    shares = [(one.opened.world, one.rank) if one.rank >= 0 else None for one in (left, right)]
+    return set() if shares[0] == shares[1] else set(left.opened.rules.split)
+
+
+def _first_of(mine: Told, theirs: Told, apart: set[str], found: Found) -> Difference | None:
+    """The first kept position, or the first token, in which two streams differ."""
+    tokens = _first_token(mine, theirs)
+    for position in sorted(mine.sums.keys() & theirs.sums.keys()):
+        if tokens is not None and tokens.position < position:
+            return tokens
+        (at, ours), (_, others) = mine.sums[position], theirs.sums[position]
+        for part, value in ours.items():
+            other = others.get(part, "")
+            if part in apart or not value or not other:
+                found.not_comparable.add(part)
+            elif value != other:
+                return replace(at, part=part, left=value, right=other)
+            else:
+                found.compared[part] += 1
+    return tokens
+
+
+def _first_token(mine: Told, theirs: Told) -> Difference | None:
+    pairs = zip(mine.tokens, theirs.tokens, strict=False)
+    position = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+    if position is None:
+        return None
+    later = [at for kept, (at, _) in sorted(mine.sums.items()) if kept > position]
+    at = later[0] if later else Difference(-1, -1, "", mine.stream)
+    return replace(
+        at, part="tokens", position=position, session=str(mine.request.session),
+        left=str(mine.tokens[position]), right=str(theirs.tokens[position]),
+    )  # fmt: skip
+
+
+def _ranks_of_one(left: Recording, right: Recording, found: Found) -> None:
+    """Two ranks of one run: what they held alike is on the tape only where they parted."""
+    for suspect in suspects(left):
+        if suspect.kind == "ranks_parted" and len(suspect.rows) > max(left.rank, right.rank):
+            a, b = suspect.rows[left.rank], suspect.rows[right.rank]
+            if a != b:
+                found.first = replace(suspect.at, rank=right.rank, left=a.hex(), right=b.hex())
+                found.verdict = Verdict.UNREPEATABLE
+                return
+
+
+def _deep(
+    left: Recording, right: Recording, mine: Told, theirs: Told, found: Found,
+    make: Callable[[Recording], MakeDevices],
+) -> Place | None:  # fmt: skip
+    """Both sides again up to the position that differs, and their memory bisected."""
+    assert found.first is not None
+    position = found.first.position
+    ends = [_end_before(told, position) for told in (mine, theirs)]
+    opened = [reopened(side.opened) for side in (left, right)]
+    steps = [side.before(end) for side, end in zip((left, right), ends, strict=True)]
+    with (
+        Machine(opened[0], make(left)) as a,
+        Machine(opened[1], make(right)) as b,
+    ):
+        for machine, some in ((a, steps[0]), (b, steps[1])):
+            rerun(machine, some, with_faults=True)
+        if mine.stream not in a.state.streams or theirs.stream not in b.state.streams:
+            return None
+        rows = min(a.state.streams[mine.stream].rows, b.state.streams[theirs.stream].rows)
+        place = first_place(a, b, (mine.stream, theirs.stream), rows)
+    if place is None:
+        found.notes.append("computed again, both sides hold the same: the difference was not kept")
+        return None
+    return _with_writer(left.opened, steps[0], mine.stream, place)
+
+
+def _end_before(told: Told, position: int) -> int:
+    """The fact that closed the first step with at least so many kept rows."""
+    return next(
+        (at.seq for kept, (at, _) in sorted(told.sums.items()) if kept >= position),
+        max((at.seq for at, _ in told.sums.values()), default=0),
+    )

@@ -1,0 +1,64 @@
+"""What replays read: a run's settings and its steps, as often as they are asked for."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..events.facts import RunOpened
+from ..events.reader import Step, Tape
+
+
+def _no_blob(name: str) -> bytes:
+    raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A run that was recorded, on a tape or in memory.
+
+    rank: the one whose view is asked for, -1 for all.  last: the fact at which it is cut, -1 for
+    none.  last_step: of the whole run.  hint: where its model was, "" if nobody knows.
+    """
+
+    opened: RunOpened
+    read: Callable[[], Iterable[Step]]
+    blob: Callable[[str], bytes] = _no_blob
+    name: str = ""
+    hint: str = ""
+    rank: int = -1
+    last: int = -1
+    last_step: int = 0
+
+    @staticmethod
+    def of(opened: RunOpened, steps: Sequence[Step], **more: int) -> "Recording":
+        """A run in memory."""
+        return Recording(opened, lambda: steps, **more)  # type: ignore[arg-type]
+
+    @staticmethod
+    def on(tape: Tape, rank: int = -1, last: int = -1) -> "Recording":
+        """A run of an open tape."""
+        return Recording(
+            tape.opened, tape.steps, tape.blob, str(tape.path), tape.hints.get("weights", ""),
+            rank, last, tape.at(tape.last_seq).step,
+        )  # fmt: skip
+
+    def steps(self) -> Iterator[Step]:
+        """Its steps, from the first."""
+        yield from self.read() if self.last < 0 else cut_at(self.read(), self.last)
+
+    def before(self, seq: int) -> list[Step]:
+        """The whole steps before the one that holds the fact `seq`."""
+        found: list[Step] = []
+        for step in self.steps():
+            if step.fact_seqs.stop > seq:
+                break
+            found.append(step)
+        return found
+
+
+def cut_at(steps: Iterable[Step], seq: int) -> Iterator[Step]:
+    """The steps up to the fact `seq`; its own step is cut behind it."""
+    for step in steps:
+        if step.fact_seqs.start > seq:
+            return
+        count = min(len(step.facts), seq - step.fact_seqs.start + 1)
+        yield Step(step.step, step.first, step.commands, step.facts[:count])

@@ -1,0 +1,275 @@
+"""The command `replay`: a tape, or a part of it, computed again and judged."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.markup import escape
+
+from ..core.families.family import UnsupportedShape
+from ..core.link import RankLost
+from ..core.state import State
+from ..devices.weights.checkpoint import ModelError
+from ..events.errors import TapeError
+from ..events.facts import RequestArrived
+from ..events.reader import Tape
+from .alone import Alone, plan_alone, play_alone
+from .book import Rebooked, rebook
+from .forward import play_forward, read_streams, room_for
+from .machine import Machine, MakeDevices
+from .recording import Recording
+from .rerun import Played, Tick, reopened, rerun
+from .show import (
+    CONSOLE,
+    DIFFERS,
+    EQUAL,
+    WRONG_USE,
+    bar,
+    fail,
+    first_json,
+    say_json,
+    show_compared,
+    show_first,
+)
+from .verdict import Judgement, Refused, Verdict, judge_run, judge_session
+
+# What makes devices, given where the weights are ("" if nobody said). They raise Refused or
+# ModelError where the weights are not those of the tape, or are not found.
+MakeFor = Callable[[str], MakeDevices]
+
+
+class WrongUse(Exception):
+    """Options that do not go together, or name what is not on the tape."""
+
+    exit_code = WRONG_USE
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What a replay is asked to be; 0, -1 and "" leave it to the tape.
+
+    to: the fact to stop at.  rows_a_step: prompt rows a step of a fast-forward.
+    """
+
+    run: int = 0
+    session: str = ""
+    request: str = ""
+    book: bool = False
+    to: int = -1
+    fast_forward: bool = False
+    world: int = 0
+    device: str = ""
+    model: str = ""
+    poison: str = ""
+    with_faults: bool = False
+    rows_a_step: int = 0
+    as_json: bool = False
+
+
+def run_replay(path: Path, options: ReplayOptions, make_for: MakeFor | None) -> int:
+    """Replay a tape and say what was found: 0 equal, 1 not, 2 wrong use, 3 refused."""
+    try:
+        _check(options)
+        with Tape.open(path, options.run or None) as tape:
+            if options.book:
+                return _book(tape, options)
+            if make_for is None:
+                raise Refused("this build has no device to replay on; --book needs none")
+            replaying = _Replaying(tape, options, make_for)
+            return replaying.look() if options.to >= 0 else replaying.judge()
+    except (TapeError, WrongUse, Refused) as error:
+        return fail(error, error.exit_code, as_json=options.as_json)
+    except (ModelError, UnsupportedShape) as error:
+        return fail(error, WRONG_USE, as_json=options.as_json)
+    except RankLost as error:
+        return fail(error, DIFFERS, as_json=options.as_json)
+    except AssertionError as error:
+        why = WrongUse(f"{path}: its facts do not fit together ({error}); `audit` says where")
+        return fail(why, WRONG_USE, as_json=options.as_json)
+
+
+def _check(options: ReplayOptions) -> None:
+    if options.session and options.request:
+        raise WrongUse("--session and --request: one of them")
+    part = bool(options.session or options.request or options.fast_forward)
+    if options.book and (part or options.to >= 0):
+        raise WrongUse("--book decides a whole run again; leave --session, --request, --to away")
+    if options.to >= 0 and part:
+        raise WrongUse("--to stops a whole run; leave --session, --request, --fast-forward away")
+
+
+class _Replaying:
+    """One tape, the options and the devices that they ask for."""
+
+    def __init__(self, tape: Tape, options: ReplayOptions, make_for: MakeFor) -> None:
+        if tape.opened.text == "hash":
+            raise Refused(
+                f"{tape.path} keeps no token ids (--trace-text hash), so no model can run on them;"
+                " replay --book and audit need none"
+            )
+        self._options = options
+        self._recording = Recording.on(tape, last=options.to)
+        self._opened = reopened(
+            tape.opened,
+            world=options.world or None,
+            device=options.device,
+            poison=options.poison or None,
+        )
+        self._make = make_for(options.model or self._recording.hint)
+
+    def judge(self) -> int:
+        """Replay what the options say, as often as a verdict needs."""
+        start = time.perf_counter()
+        with bar("replay", self._recording.last_step, quiet=self._options.as_json) as tick:
+            judged = self._judged(tick)
+        seconds = time.perf_counter() - start
+        return _report(judged, seconds, self._options)
+
+    def _judged(self, tick: Tick) -> Judgement:
+        options = self._options
+        part = bool(options.session or options.request)
+        if options.fast_forward:
+            return judge_run(lambda: self._forward(tick))
+        if part:
+            return judge_session(lambda: self._alone(tick), lambda: self._whole(tick))
+        return judge_run(lambda: self._whole(tick))
+
+    def _picks(self, request: RequestArrived) -> bool:
+        options = self._options
+        return (not options.session or request.session == options.session) and (
+            not options.request or request.request == options.request
+        )
+
+    def _whole(self, tick: Tick) -> Played:
+        with Machine(self._opened, self._make) as machine:
+            return rerun(
+                machine, self._recording.steps(), with_faults=self._options.with_faults, tick=tick
+            )
+
+    def _alone(self, tick: Tick) -> Alone:
+        faults = self._options.with_faults
+        plan = plan_alone(self._opened, self._recording.steps(), self._picks, with_faults=faults)
+        if not plan.turns:
+            raise WrongUse(f"{self._recording.name} holds no such session or request")
+        with Machine(plan.opened, self._make) as machine:
+            return play_alone(machine, plan, tick)
+
+    def _forward(self, tick: Tick) -> Played:
+        streams = read_streams(self._opened, self._recording.steps(), self._picks)
+        if not streams:
+            raise WrongUse(f"{self._recording.name} holds no such session or request with rows")
+        room = room_for(self._opened, streams, self._options.rows_a_step)
+        with Machine(room, self._make) as machine:
+            return play_forward(machine, streams, tick)
+
+    def look(self) -> int:
+        """Replay up to a fact and say what the state is there."""
+        with (
+            bar("replay", self._recording.last_step, quiet=self._options.as_json) as tick,
+            Machine(self._opened, self._make) as machine,
+        ):
+            played = rerun(
+                machine, self._recording.steps(), with_faults=self._options.with_faults, tick=tick
+            )
+            seen = summary(machine.state)
+        first = played.comparison.first
+        if self._options.as_json:
+            say_json({"at": self._options.to, "state": seen, "first": first_json(first)})
+        else:
+            _show_state(seen, self._options.to)
+            show_first(first)
+        return EQUAL if first is None else DIFFERS
+
+
+def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
+    played = judged.played
+    if options.as_json:
+        say_json({
+            "verdict": judged.verdict.value,
+            "steps": played.steps,
+            "tokens": played.tokens,
+            "seconds": round(seconds, 3),
+            "compared": dict(played.comparison.compared),
+            "first": first_json(judged.first),
+            "not_comparable": sorted(played.comparison.not_comparable),
+            "why": judged.why,
+        })  # fmt: skip
+    else:
+        colour = "green" if judged.verdict is Verdict.EQUAL else "red"
+        CONSOLE.print(f"[bold {colour}]{judged.verdict.value}[/]: {escape(judged.why)}")
+        CONSOLE.print(f"  {played.steps} steps, {played.tokens} tokens, {seconds:.1f} s")
+        show_compared(played.comparison.compared)
+        show_first(judged.first)
+    return EQUAL if judged.verdict is Verdict.EQUAL else DIFFERS
+
+
+# --- the book and the state -----------------------------------------------------------------------
+
+
+def _book(tape: Tape, options: ReplayOptions) -> int:
+    with bar("decide", tape.at(tape.last_seq).step, quiet=options.as_json) as tick:
+        done = rebook(tape.opened, tape.steps(), tick)
+    first = done.first
+    if options.as_json:
+        say_json(_book_json(done))
+    elif first is None:
+        CONSOLE.print(f"[bold green]equal[/]: {done.facts} facts in {done.steps} steps")
+    else:
+        CONSOLE.print(f"[bold red]differs[/] at event {first.seq}, step {first.step}")
+        for side, fact in (("recorded", first.recorded), ("decided", first.decided)):
+            text = "nothing" if fact is None else fact.model_dump_json()
+            CONSOLE.print(f"  {side}: {escape(text)}")
+        CONSOLE.print(f"  {escape(first.why)}" if first.why else "", end="")
+    return EQUAL if first is None else DIFFERS
+
+
+def _book_json(done: Rebooked) -> dict[str, object]:
+    first = done.first
+    sides = None
+    if first is not None:
+        recorded, decided = (
+            None if fact is None else fact.model_dump(mode="json")
+            for fact in (first.recorded, first.decided)
+        )
+        sides = {
+            "step": first.step, "seq": first.seq, "recorded": recorded, "decided": decided,
+            "why": first.why,
+        }  # fmt: skip
+    verdict = Verdict.EQUAL if first is None else Verdict.PLACEMENT
+    return {
+        "verdict": verdict.value, "steps": done.steps, "facts": done.facts, "first": sides,
+    }  # fmt: skip
+
+
+def summary(state: State) -> dict[str, object]:
+    """A state in plain values: lanes, tables, rows, sums, the queue and the kept states."""
+    streams = [
+        {
+            "stream": stream.stream, "session": stream.request.session,
+            "request": stream.request.request, "phase": stream.phase.value, "lane": stream.lane,
+            "rows": stream.rows, "tokens": len(stream.tokens), "cached": stream.cached,
+            "table": state.table(stream) if stream.pages else [], "promise": stream.promise,
+            "sums": stream.sums,
+        }
+        for stream in state.streams.values()
+    ]  # fmt: skip
+    kept = [
+        {"state": one.state, "mark": one.mark, "pages": list(one.pages), "digest": one.digest}
+        for one in state.kept.values()
+    ]
+    return {
+        "step": state.step, "free_pages": state.book.free, "promised": state.book.promised,
+        "queue": list(state.queue), "streams": streams, "kept": kept,
+    }  # fmt: skip
+
+
+def _show_state(seen: dict[str, object], at: int) -> None:
+    CONSOLE.print(f"[bold]at event {at}[/]")
+    for name, value in seen.items():
+        if not isinstance(value, list):
+            CONSOLE.print(f"  {name}: {value}")
+            continue
+        CONSOLE.print(f"  {name}:")
+        for one in value:
+            CONSOLE.print(f"    {escape(str(one))}")

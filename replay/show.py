@@ -1,0 +1,80 @@
+"""What people and scripts see of a replay, a diff or an audit: lines, JSON, a bar for long work."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .difference import Difference
+from .memory import Place
+
+EQUAL, DIFFERS, WRONG_USE, REFUSED = 0, 1, 2, 3
+
+CONSOLE = Console(highlight=False)
+ERRORS = Console(stderr=True, highlight=False)
+
+
+def say_json(value: Mapping[str, object]) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def fail(error: BaseException, code: int, *, as_json: bool) -> int:
+    """Say why nothing was done; returns the exit code."""
+    if as_json:
+        verdict = "refused" if code == REFUSED else "error"
+        say_json({"verdict": verdict, "why": str(error), "first": None})
+    else:
+        ERRORS.print(
+            f"[bold red]{'refused' if code == REFUSED else 'error'}[/]: {escape(str(error))}"
+        )
+    return code
+
+
+@contextmanager
+def bar(what: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, where that is a terminal; yields what is told of steps."""
+    if quiet or not ERRORS.is_terminal:
+        yield lambda step: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=ERRORS, transient=True) as progress:
+        task = progress.add_task(what, total=max(total, 1))
+        yield lambda step: progress.update(task, completed=step)
+
+
+def first_json(first: Difference | None, place: Place | None = None) -> dict[str, object] | None:
+    """Where two values differ, as the JSON of replay and diff says it."""
+    if first is None:
+        return None
+    found: dict[str, object] = asdict(first)
+    if place is not None:
+        found |= {name: value for name, value in asdict(place).items() if name != "rank"}
+        found["distance"] = place.distance
+        if place.rank >= 0:
+            found["rank"] = place.rank
+    return found
+
+
+def show_compared(compared: Mapping[str, int]) -> None:
+    """How many values of each part were equal."""
+    if compared:
+        counts = ", ".join(f"{part} {count}" for part, count in compared.items())
+        CONSOLE.print(f"  equal values: {escape(counts)}")
+
+
+def show_first(first: Difference | None, place: Place | None = None) -> None:
+    """The first difference, and its place in memory, as a table."""
+    if first is None:
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in (first_json(first, place) or {}).items():
+        if value not in (-1, ""):
+            table.add_row(name, escape(str(value)))
+    CONSOLE.print(table)
