@@ -62,6 +62,8 @@ def _check_stream(state: State, stream: Stream) -> None:
     if stream.phase is Phase.QUEUED:
         assert stream.lane == NO_LANE and stream.pages == 0 and stream.promise == 0
         return
+    if stream.phase is Phase.FINISHED or (stream.phase is Phase.RESUMING and not stream.pages):
+        return  # about to leave, or about to adopt
     table = state.table(stream)
     assert len(set(table)) == len(table), f"I5: stream {stream.stream} has a page twice"
     assert stream.rows <= stream.pages * rules.page_rows, "rows past the table"
@@ -89,7 +91,8 @@ def _check_kept(state: State) -> None:
         assert kept.used <= state.clock, "used after now"
     for stream in state.streams.values():
         if stream.phase is Phase.RESUMING:
-            assert stream.state != NO_STATE and stream.kept_pages > 0, "resumes nothing"
+            assert stream.state != NO_STATE, "resumes nothing"
+            assert stream.pages == stream.kept_pages, "leased before its resume was answered"
 
 
 def _check_tree(state: State) -> None:

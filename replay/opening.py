@@ -1,24 +1,19 @@
 """Opening a run: from options to devices, and to the fact that says what everything was set to."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import __version__
 from ..core.families.family import Family
 from ..core.state import table_pages
-from ..devices.cpu import CpuDevice
-from ..devices.group import cpu_group, family_of
 from ..devices.settings import DeviceSettings
-from ..devices.weights.checkpoint import Checkpoint
 from ..events.facts import FORMAT, RunOpened
+from ..events.records import FamilyRules
 
 CONTRACT = 1  # of the arithmetic
 WEIGHTS = "w16"
 POOL_BYTES = 2**31  # pages by default, over all ranks; untouched ones cost nothing
 CONTEXT_ROWS = 8192  # by default, where the model allows more
 STATES = 256  # kept states at most
-
-Progress = Callable[[int, int], None]
 
 
 class BadOption(Exception):
@@ -60,33 +55,37 @@ def pages_of(options: RunOptions, family: Family) -> int:
 
 
 def run_opened(
-    options: RunOptions, family: Family, checkpoint: Checkpoint, model_digest: str
+    options: RunOptions,
+    rules: FamilyRules,
+    *,
+    model: str,
+    model_digest: str,
+    family: str,
+    device: str,
+    context: int,
+    pages: int,
+    page_bytes: int,
 ) -> RunOpened:
-    """The first fact of a run."""
-    page_bytes = [family.page_bytes(options.world, rank) for rank in range(options.world)]
-    context = context_of(options, family)
+    """The first fact of a run. page_bytes: of one page, over all ranks."""
     return RunOpened(
         format=FORMAT,
         contract=CONTRACT,
         weights=WEIGHTS,
         build=__version__,
-        model=checkpoint.name,
+        model=model,
         model_digest=model_digest,
-        family=checkpoint.family,
-        rules=family.rules(),
+        family=family,
+        rules=rules,
         lanes=options.lanes,
         context=context,
-        pages=pages_of(options, family),
+        pages=pages,
         prompt_rows=options.prompt_rows,
         queue=options.queue,
         states=STATES,
         order=options.order,
-        plan={
-            "page_bytes": sum(page_bytes),
-            "window_pages": table_pages(context, family.rules().page_rows),
-        },
+        plan={"page_bytes": page_bytes, "window_pages": table_pages(context, rules.page_rows)},
         world=options.world,
-        devices=("cpu",) * options.world,
+        devices=(device,) * options.world,
         flags={},
         poison=options.poison,
         digests=options.digests,
@@ -94,33 +93,13 @@ def run_opened(
     )
 
 
-def load(
-    options: RunOptions, checkpoint: Checkpoint, progress: Progress
-) -> tuple[RunOpened, Sequence[CpuDevice]]:
-    """Devices with their weights, and the run they make."""
-    family = family_of(checkpoint)
-    settings = DeviceSettings(
-        lanes=options.lanes,
-        context=context_of(options, family),
-        pages=pages_of(options, family),
-        prompt_rows=options.prompt_rows,
-        digests=options.digests,
-        poison="" if options.poison == "off" else options.poison,
-    )
-    devices = cpu_group(
-        checkpoint, settings, world=options.world, threads=options.threads, progress=progress
-    )
-    opened = run_opened(options, family, checkpoint, devices[0].model_digest)
-    return opened, devices
-
-
 def settings_of(opened: RunOpened) -> DeviceSettings:
-    """What a device must know of a run that is on a tape."""
+    """What a device must know of a run."""
     return DeviceSettings(
         lanes=opened.lanes,
         context=opened.context,
         pages=opened.pages,
         prompt_rows=opened.prompt_rows,
         digests=opened.digests,
-        poison="" if opened.poison == "off" else opened.poison,
+        poison=opened.poison,
     )

@@ -2,28 +2,23 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..devices.chat import Chat, read_chat
-from ..devices.cpu import CpuDevice
 from ..devices.http.door import DoorSettings
-from ..devices.http.engine import Info, TextSide
-from ..devices.http.model_text import ModelText
+from ..devices.http.engine import Info
 from ..devices.http.serve import AddressRefused, bind
-from ..devices.kernel_cache import use_cache, warm
-from ..devices.text import read_codec
-from ..devices.weights.checkpoint import Checkpoint, ModelError
-from ..devices.weights.find import find_model
+from ..devices.weights.checkpoint import ModelError
 from ..events.errors import TapeError
 from ..events.facts import RunOpened
 from ..events.ids import Token
 from .inject import BadFault, Fault
-from .opening import BadOption, RunOptions, load
+from .models import Loaded, load
+from .opening import BadOption, RunOptions
 from .serving import LiveRun, TapeOptions, serve_until_told
 
 POISON_VARIABLE = "TF_KV_POISON"
@@ -59,20 +54,19 @@ def run_serve(options: ServeOptions) -> int:
     set_up_logging()
     try:
         fault = Fault.parse(options.inject) if options.inject else None
-        checkpoint = find_model(options.model)
         listening = bind(options.host, options.port)
-    except (BadFault, ModelError, AddressRefused) as error:
+    except (BadFault, AddressRefused) as error:
         return told(error)
     try:
-        opened, devices = load_with_progress(options.run, checkpoint)
-        text, ends = text_of(checkpoint)
-        tape = options.tape
-        live = LiveRun(opened, devices, info_of(opened, ends), tape, fault)
+        loaded = load_with_progress(options.model, options.run)
+        info = info_of(loaded.opened, loaded.ends)
+        tape = replace(options.tape, weights=loaded.weights)
+        live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
     except (BadOption, ModelError, TapeError) as error:
         listening.close()
         return told(error)
     settings = DoorSettings(api_key=options.api_key)
-    return serve_until_told(live, text, settings, listening, start_line(opened))
+    return serve_until_told(live, loaded.text, settings, listening, start_line(loaded.opened))
 
 
 def told(error: Exception) -> int:
@@ -91,30 +85,20 @@ def set_up_logging() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
 
 
-def load_with_progress(
-    options: RunOptions, checkpoint: Checkpoint
-) -> tuple[RunOpened, Sequence[CpuDevice]]:
-    """Compile what is not compiled yet, then load weights; both show how far they are."""
+def load_with_progress(name: str, options: RunOptions) -> Loaded:
+    """Load a model, showing how far the kernels and the weights are."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        compiling = bar.add_task("kernels", total=None)
-        warm(use_cache(), lambda line: bar.update(compiling, description=line))
-        bar.update(compiling, visible=False)
-        loading = bar.add_task(f"weights of {checkpoint.name}", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(loading, completed=done, total=total)
-
-        return load(options, checkpoint, show)
-
-
-def text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:
-    """The model's tokenizer and chat template, and the tokens that end a reply."""
-    ends = tuple(checkpoint.config["eos_token_ids"])
-    codec = read_codec(checkpoint.path)
-    chat: Chat | None = read_chat(checkpoint.path, codec, ends)
-    return ModelText(codec, chat), chat.ends if chat is not None else ends
+        task = bar.add_task(f"opening {name}", total=None)
+        return load(
+            name,
+            options,
+            lambda line: bar.update(task, description=line),
+            lambda done, total: bar.update(
+                task, description=f"weights of {name}", completed=done, total=total
+            ),
+        )
 
 
 def info_of(opened: RunOpened, ends: tuple[int, ...]) -> Info:

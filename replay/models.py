@@ -1,0 +1,111 @@
+"""Models as runs need them: devices with their weights, for a run that opens or one on a tape."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..core.device import Device
+from ..core.families.fake import fake_rules, paged_rules
+from ..devices.chat import read_chat
+from ..devices.fake import fake_group
+from ..devices.group import cpu_group, family_of
+from ..devices.http.engine import TextSide
+from ..devices.http.model_text import ModelText
+from ..devices.kernel_cache import use_cache, warm
+from ..devices.text import read_codec
+from ..devices.weights.checkpoint import Checkpoint
+from ..devices.weights.find import find_model
+from ..events.facts import RunOpened
+from .machine import MakeDevices
+from .opening import RunOptions, context_of, pages_of, run_opened, settings_of
+from .verdict import Refused
+
+FAKES = {
+    "fake": lambda: fake_rules(page_rows=32, mark_rows=32, drafts=2, vocab=256),
+    "fake-pages": lambda: paged_rules(page_rows=32, vocab=256),
+}
+FAKE_CONTEXT = 2048
+FAKE_PAGE_BYTES = 4096
+NO_MODEL = "0" * 32
+
+Say = Callable[[str], None]
+Count = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A run that can open. text: None for a model that takes token ids alone; ends: of a reply."""
+
+    opened: RunOpened
+    devices: Sequence[Device]
+    text: TextSide | None
+    ends: tuple[int, ...]
+    weights: str
+
+
+def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
+    """Compile what is not compiled yet, and load a model by name or path. Raises ModelError."""
+    if name in FAKES:
+        warm(use_cache(), say)
+        return _load_fake(name, options)
+    checkpoint = find_model(name)
+    warm(use_cache(), say)
+    family = family_of(checkpoint)
+    opened = run_opened(
+        options, family.rules(), model=checkpoint.name, model_digest=NO_MODEL,
+        family=checkpoint.family, device="cpu", context=context_of(options, family),
+        pages=pages_of(options, family),
+        page_bytes=sum(family.page_bytes(options.world, rank) for rank in range(options.world)),
+    )  # fmt: skip
+    devices = cpu_group(
+        checkpoint, settings_of(opened), world=options.world, threads=options.threads,
+        progress=count,
+    )  # fmt: skip
+    opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
+    text, ends = _text_of(checkpoint)
+    return Loaded(opened, devices, text, ends, str(checkpoint.path))
+
+
+def _load_fake(name: str, options: RunOptions) -> Loaded:
+    rules = FAKES[name]()
+    context = options.context or FAKE_CONTEXT
+    window = -(-context // rules.page_rows) + 1
+    opened = run_opened(
+        options, rules, model=name, model_digest=NO_MODEL, family="fake", device="fake",
+        context=context, pages=options.pages or options.lanes * window, page_bytes=FAKE_PAGE_BYTES,
+    )  # fmt: skip
+    return Loaded(opened, fake_group(opened, options.world), None, (), "")
+
+
+def _text_of(checkpoint: Checkpoint) -> tuple[TextSide, tuple[int, ...]]:
+    """The model's tokenizer and chat template, and the tokens that end a reply."""
+    ends = tuple(checkpoint.config["eos_token_ids"])
+    codec = read_codec(checkpoint.path)
+    chat = read_chat(checkpoint.path, codec, ends)
+    return ModelText(codec, chat), chat.ends if chat is not None else ends
+
+
+def devices_for(model: str, threads: int, say: Say, count: Count) -> MakeDevices:
+    """What makes devices for a run on a tape, with the weights that the tape names or `model`.
+
+    Making them raises ModelError where the weights are not found, Refused where they are others.
+    """
+
+    def make(opened: RunOpened) -> Sequence[Device]:
+        warm(use_cache(), say)
+        if opened.family == "fake":
+            return fake_group(opened, opened.world)
+        checkpoint = find_model(model or opened.model)
+        devices = cpu_group(
+            checkpoint, settings_of(opened), world=opened.world,
+            threads=max(1, threads // opened.world), progress=count,
+        )  # fmt: skip
+        if devices[0].model_digest != opened.model_digest:
+            for device in devices:
+                device.close()
+            raise Refused(
+                f"{checkpoint.path} is another model: its digest is {devices[0].model_digest}, the"
+                f" tape was made on {opened.model_digest}; name the right one with --model PATH"
+            )
+        return devices
+
+    return make
