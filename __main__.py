@@ -85,6 +85,116 @@ def serve(
 
 
 @app.command()
+def replay(
+    tape: TapeFile,
+    run: Annotated[int, typer.Option(min=0, help="which run of the tape; 0: the last")] = 0,
+    session: Annotated[str, typer.Option(help="this session alone")] = "",
+    request: Annotated[str, typer.Option(help="this request alone")] = "",
+    book: Annotated[bool, typer.Option("--book", help="decide again; needs no model")] = False,
+    to: Annotated[int, typer.Option(min=-1, help="stop at this fact and look")] = -1,
+    fast_forward: Annotated[
+        bool, typer.Option("--fast-forward", help="replies as prompts, at prompt speed")
+    ] = False,
+    tp: Annotated[int, typer.Option(min=0, help="ranks; 0: as recorded")] = 0,
+    threads: Threads = 0,
+    device: Annotated[str, typer.Option(help="cpu, fake; as recorded by default")] = "",
+    model: ModelPath = "",
+    poison: Annotated[str, typer.Option(help="a, b or off; as recorded by default")] = "",
+    with_faults: Annotated[bool, typer.Option("--with-faults", help="flip again")] = False,
+    rows: Annotated[int, typer.Option(min=0, help="prompt rows a step, fast-forward")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Run a tape again, whole or in part, and say whether every bit is the tape's."""
+    from .replay.models import devices_for
+    from .replay.run_replay import ReplayOptions, run_replay
+
+    one_of("--poison", poison, ("", "off", "a", "b"))
+    one_of("--device", device, ("", "cpu", "fake"))
+    options = ReplayOptions(
+        run=run,
+        session=session,
+        request=request,
+        book=book,
+        to=to,
+        fast_forward=fast_forward,
+        world=tp,
+        device=device,
+        model=model,
+        poison=poison,
+        with_faults=with_faults,
+        rows_a_step=rows,
+        as_json=as_json,
+    )
+    raise typer.Exit(run_replay(tape, options, devices_for(threads)))
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(help="TAPE, TAPE#rank or TAPE@event")],
+    right: Annotated[str, typer.Argument(help="the other side; none: the tape itself")] = "",
+    deep: Annotated[
+        bool | None, typer.Option("--deep/--no-deep", help="compute again and find row and bit")
+    ] = None,
+    model: ModelPath = "",
+    threads: Threads = 0,
+    as_json: Json = False,
+) -> None:
+    """Find the first event, part, layer, page, row and bit where two runs or ranks part."""
+    from .replay.models import devices_for
+    from .replay.run_diff import run_diff
+
+    make = devices_for(threads)
+    raise typer.Exit(run_diff(left, right or None, make, deep=deep, model=model, as_json=as_json))
+
+
+@app.command()
+def audit(
+    tape: TapeFile,
+    run: Annotated[int, typer.Option(min=0, help="which run of the tape; 0: the last")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check a tape's chain and content, and every invariant after every event; needs no model."""
+    from .replay.run_diff import run_audit
+
+    raise typer.Exit(run_audit(tape, run=run, as_json=as_json))
+
+
+trace = typer.Typer(no_args_is_help=True, help="Tapes as files.")
+app.add_typer(trace, name="trace")
+
+
+@trace.command("export")
+def trace_export(tape: TapeFile, run: Annotated[int, typer.Option(min=0)] = 0) -> None:
+    """Print a run as JSON lines, the same bytes for the same facts."""
+    from .replay.run_trace import run_export
+
+    raise typer.Exit(run_export(tape, run))
+
+
+@trace.command("import")
+def trace_import(
+    lines: Annotated[Path, typer.Argument(help="JSON lines, - for standard input")],
+    tape: Annotated[Path, typer.Argument(help="the tape to write")],
+) -> None:
+    """Make a tape from exported lines."""
+    from .replay.run_trace import run_import
+
+    raise typer.Exit(run_import(lines, tape))
+
+
+@app.command()
+def doctor(
+    kernels: Annotated[bool, typer.Option("--kernels", help="run every kernel")] = False,
+    faults: Annotated[bool, typer.Option("--faults", help="which are caught, and when")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can run, what is missing, and how to get it."""
+    from .replay.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(kernels, faults, as_json))
+
+
+@app.command()
 def demo(
     keep: Annotated[str, typer.Option(help="a folder to keep the tapes in")] = "",
 ) -> None:

@@ -1,5 +1,6 @@
 """Models as runs need them: devices with their weights, for a run that opens or one on a tape."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from ..devices.http.engine import TextSide
 from ..devices.http.model_text import ModelText
 from ..devices.kernel_cache import use_cache, warm
 from ..devices.text import read_codec
-from ..devices.weights.checkpoint import Checkpoint
-from ..devices.weights.find import find_model
+from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
+from ..devices.weights.find import CARRIED, find_model
 from ..events.facts import RunOpened
 from .machine import MakeDevices
 from .opening import RunOptions, context_of, pages_of, run_opened, settings_of
@@ -76,36 +77,49 @@ def _load_fake(name: str, options: RunOptions) -> Loaded:
     return Loaded(opened, fake_group(opened, options.world), None, (), "")
 
 
-def _text_of(checkpoint: Checkpoint) -> tuple[TextSide, tuple[int, ...]]:
+def _text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:
     """The model's tokenizer and chat template, and the tokens that end a reply."""
     ends = tuple(checkpoint.config["eos_token_ids"])
-    codec = read_codec(checkpoint.path)
+    try:
+        codec = read_codec(checkpoint.path)
+    except ModelNotFound:
+        return None, ends  # no tokenizer beside the weights: token ids are served
     chat = read_chat(checkpoint.path, codec, ends)
     return ModelText(codec, chat), chat.ends if chat is not None else ends
 
 
-def devices_for(model: str, threads: int, say: Say, count: Count) -> MakeDevices:
-    """What makes devices for a run on a tape, with the weights that the tape names or `model`.
+def devices_for(threads: int) -> Callable[[str], MakeDevices]:
+    """Where weights are named to what makes devices for a run on a tape.
 
     Making them raises ModelError where the weights are not found, Refused where they are others.
     """
+    return lambda model: lambda opened: _devices_of(opened, model, threads)
 
-    def make(opened: RunOpened) -> Sequence[Device]:
-        warm(use_cache(), say)
-        if opened.family == "fake":
-            return fake_group(opened, opened.world)
-        checkpoint = find_model(model or opened.model)
-        devices = cpu_group(
-            checkpoint, settings_of(opened), world=opened.world,
-            threads=max(1, threads // opened.world), progress=count,
-        )  # fmt: skip
-        if devices[0].model_digest != opened.model_digest:
-            for device in devices:
-                device.close()
-            raise Refused(
-                f"{checkpoint.path} is another model: its digest is {devices[0].model_digest}, the"
-                f" tape was made on {opened.model_digest}; name the right one with --model PATH"
-            )
+
+def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]:
+    warm(use_cache(), lambda line: None)
+    if opened.family == "fake":
+        return fake_group(opened, opened.world)
+    checkpoint = _checkpoint(model, opened.model)
+    devices = cpu_group(
+        checkpoint, settings_of(opened), world=opened.world,
+        threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
+    )  # fmt: skip
+    if devices[0].model_digest == opened.model_digest:
         return devices
+    for device in devices:
+        device.close()
+    raise Refused(
+        f"{checkpoint.path} is another model: its digest is {devices[0].model_digest}, the tape was"
+        f" made on {opened.model_digest}; name the right one with --model PATH"
+    )
 
-    return make
+
+def _checkpoint(named: str, recorded: str) -> Checkpoint:
+    """The weights where they are said to be, else those of the name that the run was given."""
+    try:
+        return find_model(named or recorded)
+    except ModelNotFound:
+        if recorded not in CARRIED:
+            raise
+        return find_model(recorded)  # the digest decides whether they are the ones

@@ -1,0 +1,38 @@
+"""The commands `trace export` and `trace import`: tapes as lines of text, and back."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..events.errors import TapeError
+from ..events.export import export, import_jsonl
+from ..events.reader import Tape
+from .show import EQUAL, WRONG_USE, fail
+
+
+def run_export(path: Path, run: int) -> int:
+    """Write a run's lines to standard output."""
+    try:
+        with Tape.open(path, run or None) as tape:
+            for line in export(tape):
+                sys.stdout.write(line + "\n")
+    except TapeError as error:
+        return fail(error, error.exit_code, as_json=False)
+    except BrokenPipeError:  # whoever read has seen enough
+        sys.stderr.close()
+    return EQUAL
+
+
+def run_import(lines: Path, path: Path) -> int:
+    """Make a tape from lines, read from a file or from standard input."""
+    try:
+        with ExitStack() as stack:
+            source = sys.stdin
+            if str(lines) != "-":
+                source = stack.enter_context(lines.open(encoding="utf-8"))
+            import_jsonl(source, path)
+    except TapeError as error:
+        return fail(error, error.exit_code, as_json=False)
+    except (OSError, UnicodeDecodeError) as error:
+        return fail(error, WRONG_USE, as_json=False)
+    return EQUAL
