@@ -16,10 +16,10 @@ from .digest import PARTS, digest_words
 from .glu import glu_rows
 from .linear import linear
 from .norm import rmsnorm_q16
-from .poison import is_poison_exponent, is_poison_q
+from .poisoned import first_poisoned
 from .quantise import q16_rows
 from .registry import inner
-from .rows import gather, write_rows
+from .rows import write_rows
 from .sampling import sample_row
 from .scalars import ONE, ZERO
 from .team import fetch_add, meet
@@ -176,35 +176,16 @@ def run_attend(memory, step, party, op, rows):
 
 
 @inner
-def poisoned_row(memory, table, layer, side, rows):
-    """The first of so many rows, of keys (side 0) or values, with a poisoned head, or -1."""
-    data = memory.keys if side == 0 else memory.values
-    exponents = memory.key_exponents if side == 0 else memory.value_exponents
-    page_rows = exponents.shape[3]
-    digits = np.empty(data.shape[3] // page_rows, np.int16)
-    for position in range(rows):
-        page, row = table[position // page_rows], position % page_rows
-        for head in range(exponents.shape[2]):
-            if is_poison_exponent(exponents[layer, page, head, row]):
-                return position
-            gather(data[layer, page, head], page_rows, row, side, digits)
-            for i in range(digits.shape[0]):
-                if is_poison_q(digits[i]):
-                    return position
-    return -1
-
-
-@inner
 def run_check(memory, step, party, op):
     """CHECK: layer. Threads split the runs."""
-    layer = op[1]
     for run in range(party.thread, len(step.runs), party.threads):
         lane, rows = step.runs[run, 0], step.runs[run, 1]
-        for side in range(2):
-            found = poisoned_row(memory, step.tables[lane], layer, side, rows)
-            if found >= 0:
-                key = found << 12 | (2 * layer + side)
-                step.poisoned[run] = min(step.poisoned[run], key)
+        found = first_poisoned(
+            memory.keys, memory.key_exponents, memory.values, memory.value_exponents,
+            step.tables[lane], 0, rows, op[1],
+        )  # fmt: skip
+        if found >= 0:
+            step.poisoned[run] = min(step.poisoned[run], found)
 
 
 @inner
