@@ -98,19 +98,31 @@ def room_for(opened: RunOpened, streams: Iterable[Told], rows_a_step: int) -> Ru
     )
 
 
-def play_forward(machine: Machine, streams: list[Told], tick: Tick = lambda step: None) -> Played:
-    """Run the streams one after another until they end or a value differs from the tape's."""
+def play_forward(
+    machine: Machine,
+    streams: list[Told],
+    tick: Tick = lambda step: None,
+    *,
+    coarse: bool = False,
+) -> Played:
+    """Run the streams one after another until they end or a value differs from the tape's.
+
+    coarse: prompts in the largest steps, compared only where such a step ends; replies are compared
+    at every kept position either way.
+    """
     played = Played(0, 0, Comparison())
-    machine.play(_turns(machine, streams, played, tick))
+    machine.play(_turns(machine, streams, played, tick, coarse))
     return played
 
 
-def _turns(machine: Machine, streams: list[Told], played: Played, tick: Tick) -> Iterator[Turn]:
+def _turns(
+    machine: Machine, streams: list[Told], played: Played, tick: Tick, coarse: bool
+) -> Iterator[Turn]:
     step = 0
     for number, told in enumerate(streams):
         stream = StreamId(number)
         facts: list[AnyFact] = list(_begin(machine.opened, stream, told))
-        for first, rows, every in chunks(told, machine.opened.prompt_rows):
+        for first, rows, every in chunks(told, machine.opened.prompt_rows, coarse=coarse):
             facts.append(f.PromptStepRun(stream=stream, first=first, rows=rows))
             yield Turn(step, lambda state, facts=facts: _leased(state, facts), every_row=every)  # type: ignore[misc]
             facts, step = [], step + 1
@@ -123,12 +135,16 @@ def _turns(machine: Machine, streams: list[Told], played: Played, tick: Tick) ->
         yield Turn(step, lambda state, stream=stream: _end(state, stream))  # type: ignore[misc]
 
 
-def chunks(told: Told, most: int) -> Iterator[tuple[int, int, bool]]:
+def chunks(told: Told, most: int, *, coarse: bool) -> Iterator[tuple[int, int, bool]]:
     """(first, rows, every row): the prompt but its last row, then from the row that first draws."""
     draws = min(told.prompt_tokens - 1, told.rows)
-    for first, last, every in ((0, draws, False), (draws, told.rows, True)):
+    named = [] if coarse else [position for position in told.sums if position < draws]
+    ends = [*sorted(named), draws, told.rows]
+    first = 0
+    for last in ends:
         for at in range(first, last, most):
-            yield at, min(most, last - at), every
+            yield at, min(most, last - at), first >= draws
+        first = max(first, last)
 
 
 def _begin(opened: RunOpened, stream: StreamId, told: Told) -> Iterator[AnyFact]:

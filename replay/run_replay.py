@@ -161,7 +161,8 @@ class _Replaying:
             raise WrongUse(f"{self._recording.name} holds no such session or request with rows")
         room = room_for(self._opened, streams, self._options.rows_a_step)
         with Machine(room, self._make) as machine:
-            return play_forward(machine, streams, tick)
+            coarse = self._options.rows_a_step > 0
+            return play_forward(machine, streams, tick, coarse=coarse)
 
     def look(self) -> int:
         """Replay up to a fact and say what the state is there."""

@@ -9,6 +9,7 @@ from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.state import State, open_state
 from kvtape.devices.fake import fake_group
 from kvtape.events import commands as c
+from kvtape.events import facts as f
 from kvtape.events.commands import AnyCommand
 from kvtape.events.facts import FORMAT, AnyFact, RunOpened
 from kvtape.events.ids import RequestId, SessionId, Token
@@ -145,3 +146,61 @@ def chats(sessions: int = 3, requests: int = 3, **more: object) -> Script:
     script.setdefault(16, []).append(c.Flush())
     script.setdefault(17, []).append(arrive("big", "s0", list(range(30)) * 3, 60))
     return script
+
+
+Edit = Callable[[AnyFact], AnyFact]
+
+
+def edited(steps: Sequence[Step], kind: str, change: Edit, nth: int = 0) -> list[Step]:
+    """The steps with one fact changed, as whoever tampers would: the nth that `change` alters."""
+    left, result = nth, []
+    for step in steps:
+        facts = list(step.facts)
+        for at, fact in enumerate(facts):
+            if left >= 0 and fact.kind == kind and change(fact) != fact:
+                if left == 0:
+                    facts[at] = change(fact)
+                left -= 1
+        result.append(Step(step.step, step.first, step.commands, tuple(facts)))
+    assert left < 0, f"nothing to change in {kind}"
+    return result
+
+
+def other_sum(part: str, session_streams: Sequence[int] = ()) -> Edit:
+    """Turns one digit of a StepClosed's sum of a part over, for one of these streams."""
+
+    def change(fact: AnyFact) -> AnyFact:
+        assert isinstance(fact, f.StepClosed)
+        digests = fact.digests
+        named = [at for at, one in enumerate(digests.streams) if one in session_streams]
+        if not named or part not in digests.parts:
+            return fact
+        sums = list(digests.parts[part])
+        sums[named[0]] = turned(sums[named[0]])
+        parts = digests.parts | {part: tuple(sums)}
+        return fact.model_copy(update={"digests": digests.model_copy(update={"parts": parts})})
+
+    return change
+
+
+def turned(value: str) -> str:
+    """Another sum: the last digit turned over."""
+    return value[:-1] + f"{int(value[-1], 16) ^ 1:x}"
+
+
+def streams_of(steps: Sequence[Step], session: str) -> list[int]:
+    """The streams of a session, in the order they were queued."""
+    found: list[int] = []
+    asked = ""
+    for step in steps:
+        for fact in step.facts:
+            if isinstance(fact, f.RequestArrived):
+                asked = fact.session
+            elif isinstance(fact, f.StreamQueued) and asked == session:
+                found.append(fact.stream)
+    return found
+
+
+def facts_of(steps: Sequence[Step], kind: str) -> list[AnyFact]:
+    """Every fact of a kind."""
+    return [fact for step in steps for fact in step.facts if fact.kind == kind]
