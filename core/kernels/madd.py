@@ -24,6 +24,7 @@ from numba.np.arrayobj import make_array
 OUTPUTS = 16  # outputs of a block
 WIDE_PAIRS = 1 << 16
 NARROW_PAIRS = 16
+AHEAD_LINES, PREFETCH_ROWS = 16, 2
 DIGIT_BITS = 11  # of the low digit of a probability
 
 _I8, _I16, _I32, _I64 = (ir.IntType(width) for width in (8, 16, 32, 64))
@@ -108,6 +109,18 @@ def _load_w(builder, block, pair, vector):
     return builder.load(pointer, align=4)
 
 
+def _prefetch_w(builder, block, pair):
+    """Ask for a line well ahead: one or two rows use lines faster than the core fetches by itself.
+
+    It may lie past the matrix: asking is never an access.
+    """
+    place = builder.add(builder.mul(pair, _I64(OUTPUTS)), _I64(AHEAD_LINES * OUTPUTS))
+    pointer = builder.bitcast(builder.gep(block, [place]), _I8.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    builder.call(prefetch, [pointer, _I32(0), _I32(3), _I32(1)])  # to read, to keep, data
+
+
 def _accumulators(builder, count):
     zero = _constant(0, _I32)
     slots = [cgutils.alloca_once(builder, zero.type) for _ in range(count)]
@@ -174,6 +187,8 @@ def _wide(rows):
         ]  # (low, high) of each row's vectors
 
         def step(pair):
+            if rows <= PREFETCH_ROWS:
+                _prefetch_w(builder, w, pair)
             lines = [_load_w(builder, w, pair, v) for v in range(_VECTORS)]
             for m in range(rows):
                 value = _load_x(builder, x[m], pair)
