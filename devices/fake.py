@@ -77,7 +77,7 @@ class FakeDevice:
     """One rank of the fake family; launch computes the whole step.
 
     refuse_resume: answer no to the next resumes.  flag: streams that raise the NaN flag when they
-    next compute a row.  Both are for tests.
+    next compute a row.  Both are for tests.  copies: what is kept beside the pages, by state.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FakeDevice:
         self._full = opened.digests == "full"
         self._lanes: dict[StreamId, Lane] = {}
         self._rows = [0] * opened.lanes
-        self._copies: dict[StateId, KeptCopy] = {}
+        self.copies: dict[StateId, KeptCopy] = {}
         self._parts = self._rules.parts
         self._columns = np.array([PARTS.index(part) for part in self._parts])
         self._pairs = self._memory.sums.view(PAIR)[..., 0]  # whose lists are ready tuples
@@ -203,7 +203,7 @@ class FakeDevice:
     def _resume(self, state: State, fact: f.StreamBegun, report: Report) -> Ack:
         """Restore the copy, sum up what is read back, and say where it is not what was kept."""
         lane, mark = fact.lane, fact.kept_pages * self._rules.page_rows
-        memory, copy = self._memory, self._copies.get(fact.state)
+        memory, copy = self._memory, self.copies.get(fact.state)
         if self.refuse_resume or (copy is None and self._rules.snapshots):
             why = "told_to_refuse" if self.refuse_resume else "no_copy"
             return Ack(fact.stream, fact.state, ok=False, why=why)
@@ -243,10 +243,10 @@ class FakeDevice:
             return
         lane, memory = self._lanes[fact.stream], self._memory
         assert self._rows[lane] == fact.mark, f"a copy at row {self._rows[lane]}, not {fact.mark}"
-        self._copies[fact.state] = KeptCopy(memory.fixed[lane].copy(), memory.sums[lane].copy())
+        self.copies[fact.state] = KeptCopy(memory.fixed[lane].copy(), memory.sums[lane].copy())
 
     def _dropped(self, state: State, fact: f.StateDropped, report: Report) -> None:
-        self._copies.pop(fact.state, None)
+        self.copies.pop(fact.state, None)
 
     def _flip(self, state: State, fact: f.FaultInjected, report: Report) -> None:
         if fact.rank != self.rank:
