@@ -225,6 +225,8 @@ def told(path: Path) -> Iterator[None]:
     """Turns what SQLite says into what is wrong with the tape."""
     try:
         yield
+    except UnicodeError:  # of a message that quotes damaged text
+        raise TornTape(f"{path} is torn or damaged: its schema is no text") from None
     except (sqlite3.Error, SQLAlchemyError) as error:
         said = str(getattr(error, "orig", None) or error)
         raise _meaning(path, said) from None

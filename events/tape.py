@@ -197,7 +197,7 @@ class TapeWriter:
     def close(self, reason: str = "closed") -> None:
         """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it."""
         if not self.ended:
-            self.append(self.step, (), (RunClosed(reason=reason, steps=self._steps),))
+            self.append(self.step + 1, (), (RunClosed(reason=reason, steps=self._steps),))
         with told(self.path):
             self._connection.execute(
                 sa.update(RUNS)
@@ -212,6 +212,8 @@ class TapeWriter:
     def abandon(self) -> None:
         """Let go of the file: what was appended stays, the run stays open, no seal is put on."""
         self._dead = True
+        if self._connection.closed:
+            return
         self._cursor.close()
         self._connection.close()
         self._engine.dispose()
