@@ -48,7 +48,8 @@ def meant(
     """The definition in int64, which no dot product here can leave."""
     dots = x.astype(np.int64) @ weights.astype(np.int64).T
     power = np.ldexp(f32(1), ex[:, None].astype(np.int32) + ew[None])
-    return dots.astype(f32) * power.astype(f32)
+    result: NDArray[np.float32] = dots.astype(f32) * power.astype(f32)
+    return result
 
 
 def same(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -104,21 +104,16 @@ def test_threads_that_share_rows_lose_no_part_of_a_digest() -> None:
     x, positions, lanes = qkv_of(60), np.arange(60), np.zeros(60, np.int64)
     alone, shared = Memory(60), Memory(60)
     alone.write(x, positions, lanes)
-    for start in range(2):  # every row is shared: each thread takes every other item
-        threads = [
-            Thread(
-                target=lambda part: [
-                    shared.write(x, positions, lanes, items=(item, item + 1))
-                    for item in range(part, 120, 4)
-                ],
-                args=(start * 2 + part,),
-            )
-            for part in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+
+    def take(part: int) -> None:
+        for item in range(part, 120, 2):  # a row's two heads: each row is shared
+            shared.write(x, positions, lanes, items=(item, item + 1))
+
+    threads = [Thread(target=take, args=(part,)) for part in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert shared.sums.tobytes() == alone.sums.tobytes()
 
 
