@@ -1,6 +1,7 @@
 """An audit: is a tape whole, does every fact fit the ones before it, do its sums add up."""
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 from ..core.apply import apply
@@ -8,9 +9,11 @@ from ..core.book import book_digest
 from ..core.check import check
 from ..core.digests import ZERO, add_pairs, hex_pair, pair_hex
 from ..core.finish import token_sha
-from ..core.state import State, open_state
+from ..core.state import State, Stream, open_state
 from ..events import facts as f
+from ..events.canon import pack_ids
 from ..events.facts import AnyFact, RunOpened
+from ..events.ids import StreamId
 from ..events.reader import Step
 from ..events.verify import Finding, find
 from .rerun import Tick, numbered
@@ -39,11 +42,14 @@ class _Folding:
         self._tick = tick
         self._state = open_state(opened)
         self._book: dict[int, str] = {}  # by step: the book's digest when it was launched
+        self._ran: set[StreamId] = set()  # since the last step closed
+        self._rows: dict[bytes, str] = {}  # what the rows of some tokens sum to, by those tokens
 
     def fold(self, steps: Iterable[Step]) -> Iterator[Finding]:
         for step in steps:
             for seq, fact in numbered(step):
                 try:
+                    yield from self._compute(seq, fact)
                     apply(self._state, fact)
                     if _settled(self._state, fact):
                         check(self._state)
@@ -57,11 +63,35 @@ class _Folding:
             open_ones = ", ".join(map(str, self._state.streams))
             yield Finding("state", "the end", f"the run closed over streams {open_ones}")
 
+    def _compute(self, seq: int, fact: AnyFact) -> Iterator[Finding]:
+        """Tokens are kept, and sums told, of the streams that a step ran, and of all of them."""
+        match fact:
+            case f.PromptStepRun():
+                self._ran.add(fact.stream)
+            case f.RoundRun():
+                self._ran.update(self._state.in_lane(lane).stream for lane in fact.lanes)
+            case f.RowsKept():
+                if not self._ran.issuperset(fact.streams):
+                    says = f"keeps tokens of streams {fact.streams}, the step ran {_ids(self._ran)}"
+                    yield _finding("state", seq, fact, says)
+            case f.StepClosed():
+                named = fact.digests.streams
+                if named and not self._ran.issubset(named):
+                    says = f"has sums of streams {named}, the step ran {_ids(self._ran)}"
+                    yield _finding("state", seq, fact, says)
+                self._ran.clear()
+            case _:
+                pass  # nothing is computed
+
     def _promises(self, seq: int, fact: AnyFact) -> Iterator[Finding]:
         match fact:
             case f.StepClosed():
                 yield from self._closed(seq, fact)
             case f.StateResumed():
+                stream = self._state.streams[fact.stream]
+                yield from self._same_rows(
+                    seq, fact, stream, fact.mark, fact.digest.get("rows", "")
+                )
                 kept = self._state.kept[fact.state]
                 for part, value in kept.digest.items() if kept.mark == fact.mark else ():
                     if value and fact.digest.get(part, value) != value:
@@ -91,18 +121,24 @@ class _Folding:
                     stream = fact.digests.streams[at]
                     says = f"stream {stream}: the ranks' shares of {part} sum to {whole}"
                     yield _finding("sums", seq, fact, says)
-        yield from self._marks(seq, fact)
+        for stream_id in fact.digests.streams if "rows" in fact.digests.parts else ():
+            held = self._state.streams.get(stream_id)
+            if held is not None:
+                sums = fact.digests.of(stream_id)
+                mark = held.rows // self._opened.rules.mark_rows * self._opened.rules.mark_rows
+                yield from self._same_rows(seq, fact, held, held.rows, sums["rows"])
+                yield from self._same_rows(seq, fact, held, mark, sums.get("marks", ""))
 
-    def _marks(self, seq: int, fact: f.StepClosed) -> Iterator[Finding]:
-        """I11: where a stream's rows end on a mark, the sum at the mark is the sum of its rows."""
-        if "marks" not in fact.digests.parts or "rows" not in fact.digests.parts:
+    def _same_rows(
+        self, seq: int, fact: AnyFact, stream: Stream, rows: int, value: str
+    ) -> Iterator[Finding]:
+        """The rows of the same tokens sum to the same, whichever stream computed them and how."""
+        if not value or not rows:
             return
-        for stream in fact.digests.streams:
-            held, sums = self._state.streams.get(stream), fact.digests.of(stream)
-            on_mark = held is not None and held.rows % self._opened.rules.mark_rows == 0
-            if held is not None and held.rows and on_mark and sums["marks"] != sums["rows"]:
-                says = f"stream {stream} stands at mark {held.rows}, rows and marks differ"
-                yield _finding("sums", seq, fact, says)
+        known = self._rows.setdefault(_name(stream.tokens[:rows]), value)
+        if known != value:
+            says = f"stream {stream.stream}: {rows} rows sum to {value}, of equal tokens {known}"
+            yield _finding("sums", seq, fact, says)
 
     def _taken(self, seq: int, fact: f.SnapshotTaken) -> Iterator[Finding]:
         """A state's sums are those of the stream that left it, when it did."""
@@ -122,6 +158,14 @@ def _settled(state: State, fact: AnyFact) -> bool:
             return fact.kept_pages == 0
         case _:
             return True
+
+
+def _name(tokens: list[int]) -> bytes:
+    return blake2b(pack_ids(tokens), digest_size=16).digest()
+
+
+def _ids(streams: set[StreamId]) -> tuple[int, ...]:
+    return tuple(sorted(streams))
 
 
 def _finding(kind: str, seq: int, fact: AnyFact, says: str) -> Finding:

@@ -17,6 +17,7 @@ from kvtape.events.reader import Step
 from kvtape.events.records import FamilyRules, Sampling
 from kvtape.replay.live import LiveSource
 from kvtape.replay.loop import Run, run
+from kvtape.replay.machine import MakeDevices
 from kvtape.replay.ranks import Ranks
 
 SMALL = 31  # of the vocabulary: prompts repeat each other often
@@ -112,11 +113,11 @@ def record(
     opened: RunOpened,
     script: Script,
     meddle: Meddle = lambda turn, state, devices: None,
-    broken: frozenset[str] = frozenset(),
+    make: MakeDevices = fakes,
 ) -> list[Step]:
     """Run a script live; meddle may spoil a device between two turns."""
     state, kept = open_state(opened), Record()
-    devices = fake_group(opened, opened.world, broken=broken)
+    devices = make(opened)
     ranks = Ranks(opened, devices)
     try:
         source = LiveSource(state, ranks)

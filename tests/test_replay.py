@@ -46,9 +46,9 @@ def recorded(kind: str, world: int = 1) -> tuple[RunOpened, tuple[Step, ...]]:
     return opened, tuple(record(opened, chats()))
 
 
-def whole(opened: RunOpened, steps: Sequence[Step], world: int = 1, **more: bool) -> Played:
+def whole(opened: RunOpened, steps: Sequence[Step], world: int = 1) -> Played:
     with Machine(reopened(opened, world=world), fakes) as machine:
-        return rerun(machine, steps, **more)
+        return rerun(machine, steps)
 
 
 def alone(opened: RunOpened, steps: Sequence[Step], session: str) -> Alone:
