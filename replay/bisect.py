@@ -6,6 +6,7 @@ from ..core.device import Pair
 from ..core.outcome import NO_STREAM, Parting
 from ..core.state import State
 from ..events import commands as c
+from ..events.canon import content_name
 from ..events.ids import Rank
 from .ranks import Ranks
 
@@ -24,15 +25,17 @@ def first_difference(rows: int, alike: Callable[[range], bool]) -> int | None:
     return low
 
 
-def locate(ranks: Ranks, state: State, parting: Parting, step: int) -> c.PartingFound:
-    """A parting as a command: its layer and row, and each rank's bytes of that row in hex."""
+def locate(
+    ranks: Ranks, state: State, parting: Parting, step: int, keep: Callable[[bytes], None]
+) -> c.PartingFound:
+    """A parting as a command: its layer and row; each rank's bytes of that row are kept as blobs."""
     layer, position = _layer_and_row(ranks, state, parting)
     world = range(len(ranks.devices))
-    blobs: tuple[str, ...] = ()
-    if position >= 0:
-        blobs = tuple(
-            ranks.read(rank, parting.stream, parting.part, layer, position).hex() for rank in world
-        )
+    blobs: list[str] = []
+    for rank in world if position >= 0 else ():
+        blob = ranks.read(rank, parting.stream, parting.part, layer, position)
+        keep(blob)
+        blobs.append(content_name(blob))
     return c.PartingFound(
         step=step,
         part=parting.part,
@@ -41,7 +44,7 @@ def locate(ranks: Ranks, state: State, parting: Parting, step: int) -> c.Parting
         values=tuple(parting.values),
         layer=layer,
         position=position,
-        blobs=blobs,
+        blobs=tuple(blobs),
     )
 
 

@@ -16,10 +16,18 @@ Chance = Callable[[State], AnyCommand | None]
 class LiveSource:
     """Wishes wait in an inbox; a step's outcome goes before them."""
 
-    def __init__(self, state: State, ranks: Ranks, inject: Chance | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        ranks: Ranks,
+        inject: Chance | None = None,
+        keep: Callable[[bytes], None] = lambda blob: None,
+    ) -> None:
+        """keep: puts bytes beside the next facts on the tape."""
         self._state = state
         self._ranks = ranks
         self._inject = inject
+        self._keep = keep
         self._inbox: SimpleQueue[AnyCommand] = SimpleQueue()
         self._news: list[AnyCommand] = []
         ranks.use(state)
@@ -56,4 +64,4 @@ class LiveSource:
         self._news = bad[:1] or news
 
     def _found(self, step: int, parting: Parting) -> PartingFound:
-        return locate(self._ranks, self._state, parting, step)
+        return locate(self._ranks, self._state, parting, step, self._keep)

@@ -24,6 +24,9 @@ class NoTape:
         self._next = first + len(facts)
         return first
 
+    def keep(self, blob: bytes) -> None:
+        """Nothing keeps bytes."""
+
     def close(self, reason: str) -> None:
         """Nothing to close."""
 
@@ -56,6 +59,11 @@ class TapeRecorder:
             self._lost = True
             LOG.error("%s; serving goes on without a tape, which ends at step %d", error, step)
             return without
+
+    def keep(self, blob: bytes) -> None:
+        """Put bytes on the tape that the next facts name."""
+        if not self._lost:
+            self._writer.keep(blob)
 
     def close(self, reason: str) -> None:
         """End the run on the tape and seal it; a tape that was lost stays as it is."""

@@ -66,7 +66,7 @@ class LiveRun:
             self._recorder = TapeRecorder(writer, stop_on_error=tape.stop_on_error)
         self._ranks = Ranks(opened, devices)
         injector = Injector(fault, list(devices)) if fault is not None else None
-        self._source = LiveSource(state, self._ranks, injector)
+        self._source = LiveSource(state, self._ranks, injector, self._recorder.keep)
         self.door = LiveDoor(info, state, self._source)
         self.run = Run(
             state, decide, self._source, self._ranks, devices[0], self._recorder, self.door, step=1
