@@ -66,6 +66,20 @@ def test_a_resumed_stream_is_the_same_as_a_fresh_one(rules: Any, world: int) -> 
     check_stream(hand, stream)
 
 
+@BOTH
+def test_pages_that_were_used_before_resume_as_fresh_ones_do(rules: Any) -> None:
+    hand = Hand(opened(rules))
+    used = hand.start(FIRST)
+    run_rows(hand, used, len(FIRST))
+    hand.finish(used)
+    state, pages = kept(hand)
+    stream = hand.arrive(SECOND)
+    hand.begin(stream, state, pages)
+    (report,) = hand.launch()
+    assert report.breaks == []
+    assert report.acks[0].ok
+
+
 def test_a_copy_is_of_the_mark_though_its_stream_went_on() -> None:
     hand = Hand(opened(STATES), broken=["restore"])
     state, pages = kept(hand)
