@@ -20,6 +20,7 @@ CLIENT_STALLED = "client-stalled"
 SERVER_STOPPING = "server-stopping"
 BROKEN_OFF = "broken-off"
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _SHOWN_AS_IS = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 
@@ -140,8 +141,7 @@ class Answer(Response):
 
     async def _event(self, send: Send, body: dict[str, Any] | None) -> None:
         if body is not None:
-            text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-            await self._write(send, f"data: {text}\n\n".encode(), more=True)
+            await self._write(send, f"data: {_JSON.encode(body)}\n\n".encode(), more=True)
 
     async def _write(self, send: Send, body: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._write_seconds):
