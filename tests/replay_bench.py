@@ -38,7 +38,7 @@ def opening(kind: str, **changes: object) -> RunOpened:
         "format": FORMAT, "contract": 1, "weights": "w16", "build": "test", "model": "fake",
         "model_digest": "", "family": "fake", "rules": rules_of(kind), "lanes": 3, "context": 96,
         "pages": 60, "prompt_rows": 12, "queue": 64, "states": 4, "order": "lowest", "plan": {},
-        "world": 1, "devices": ("fake",), "flags": {}, "poison": "", "digests": "rows",
+        "world": 1, "devices": ("fake",), "flags": {}, "poison": "off", "digests": "rows",
         "text": "ids",
     }  # fmt: skip
     return RunOpened.model_validate(settings | changes)

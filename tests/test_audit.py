@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.core.digests import pair_hex
@@ -89,7 +89,7 @@ def test_what_was_changed_is_found_at_its_event(
         assert changed in findings[0].where
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None)
 @given(at=st.integers(0, 10_000), kind=st.sampled_from(KINDS))
 def test_a_fact_that_moved_or_changed_the_state_cannot_go_missing(at: int, kind: str) -> None:
     opened = opening(kind)

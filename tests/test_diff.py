@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.core.link import RankLost
@@ -57,7 +57,7 @@ def place(found: Found) -> tuple[object, ...]:
     return one.part, one.layer, one.head, one.position, one.column, one.bit
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None)
 @given(
     world=st.integers(1, 3),
     layer=st.integers(0, 1),
@@ -217,7 +217,7 @@ def deep(side: Recording) -> MakeDevices:
 def test_runs_of_the_same_wishes_are_equal_however_they_were_placed(
     kind: str, changes: dict[str, object]
 ) -> None:
-    script = {
+    script: Script = {
         0: [wish for turn in sorted(chats()) for wish in chats()[turn] if wish.kind == "arrive"]
     }
     recordings = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.core.digests import pair_hex
@@ -169,7 +169,7 @@ def script_of(drawn: list[tuple[int, int, int, int, int, bool, int]]) -> Script:
     return script
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     drawn=st.lists(wishes, min_size=1, max_size=9),

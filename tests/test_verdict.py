@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import cast
 
 import pytest
 
@@ -81,7 +82,7 @@ class Spoiled:
 
 def spoiled_fakes(spoil: Callable[[int], int]) -> MakeDevices:
     def make(opened: RunOpened) -> Sequence[Device]:
-        return [Spoiled(device, spoil) for device in fake_group(opened, opened.world)]
+        return [cast(Device, Spoiled(device, spoil)) for device in fake_group(opened, opened.world)]
 
     return make
 
@@ -179,7 +180,7 @@ def test_a_fault_of_one_lane_is_a_placement_fault(kind: str) -> None:
 
     def make(run: RunOpened) -> Sequence[Device]:
         devices = fake_group(run, run.world)
-        return [Spoiled(device, lambda lane: lane ^ 1, lane=1) for device in devices]
+        return [cast(Device, Spoiled(one, lambda lane: lane ^ 1, lane=1)) for one in devices]
 
     steps = record(opened, chats(), make=make)
     assert run_verdict(opened, steps, make).verdict is Verdict.EQUAL
