@@ -3,7 +3,18 @@
 import numpy as np
 from numba.extending import register_jitable
 
-from .madd import DIGIT_BITS, NARROW_PAIRS, OUTPUTS, narrow2, narrow4, narrow6, wide1, wide2, wide3
+from .madd import (
+    DIGIT_BITS,
+    NARROW_PAIRS,
+    OUTPUTS,
+    ask_for,
+    narrow2,
+    narrow4,
+    narrow6,
+    wide1,
+    wide2,
+    wide3,
+)
 from .scalars import (
     EMIN,
     LOG2E,
@@ -22,6 +33,7 @@ f32, i16, i32, i64 = np.float32, np.int16, np.int32, np.int64
 P_BITS = i32(22)
 P_ONE = f32(1 << 22)
 LEAST = i32(-126)
+LINE = 32  # int16 values of a line of the cache
 LOWEST_KEY = i32(-(1 << 31))
 # Two digits of 11 bits: then the products of a page add up in int32 without a carry.
 SHIFT, MASK = i32(DIGIT_BITS), i32((1 << DIGIT_BITS) - 1)
@@ -124,14 +136,25 @@ def add_values(digits, first, stride, rows, values, at, pairs, n):
 
 
 @register_jitable
+def ask_for_lines(flat, first, count):
+    """Ask for what is read after this page: pages lie anywhere, so the core cannot foresee it."""
+    for i in range(first, first + count, LINE):
+        ask_for(flat, i)
+
+
+@register_jitable
 def tile_scores(queries, q, eq, keys, exponents, layer, head, table, s, seen):
     """Unscaled scores of a tile's queries over the rows of its pages; q [queries * pairs] int32."""
     kv_heads, page_rows = exponents.shape[2], exponents.shape[3]
     width = keys.shape[3] // page_rows
     flat, e = keys.reshape(keys.size), exponents.reshape(exponents.size)
-    for b in range(seen // page_rows):
+    pages = seen // page_rows
+    for b in range(pages):
         row = ((layer * keys.shape[1] + table[b]) * kv_heads + head) * page_rows
         to = b * page_rows
+        if b + 1 < pages:
+            after = ((layer * keys.shape[1] + table[b + 1]) * kv_heads + head) * page_rows
+            ask_for_lines(flat, after * width, page_rows * width)
         for r in range(0, page_rows, OUTPUTS):
             score_block(
                 queries, q, width // 2, eq, flat, (row + r) * width, e, row + r, s, to + r, seen
@@ -146,8 +169,12 @@ def tile_values(queries, digits, values, exponents, layer, head, table, column, 
     flat, pairs = values.reshape(values.size), page_rows // 2
     for i in range(queries * OUTPUTS):
         n[i] = 0
-    for b in range(seen // page_rows):
+    pages = seen // page_rows
+    for b in range(pages):
         at = ((layer * values.shape[1] + table[b]) * kv_heads + head) * size + column * page_rows
+        if b + 1 < pages:
+            after = ((layer * values.shape[1] + table[b + 1]) * kv_heads + head) * size
+            ask_for_lines(flat, after + column * page_rows, page_rows * OUTPUTS)
         add_values(digits, b * pairs, seen // 2, 2 * queries, flat, at, pairs, n)
 
 

@@ -24,7 +24,7 @@ from numba.np.arrayobj import make_array
 OUTPUTS = 16  # outputs of a block
 WIDE_PAIRS = 1 << 16
 NARROW_PAIRS = 16
-AHEAD_LINES, PREFETCH_ROWS = 16, 2
+AHEAD_LINES, AHEAD_ROWS = 16, 2
 DIGIT_BITS = 11  # of the low digit of a probability
 
 _I8, _I16, _I32, _I64 = (ir.IntType(width) for width in (8, 16, 32, 64))
@@ -109,16 +109,30 @@ def _load_w(builder, block, pair, vector):
     return builder.load(pointer, align=4)
 
 
-def _prefetch_w(builder, block, pair):
-    """Ask for a line well ahead: one or two rows use lines faster than the core fetches by itself.
-
-    It may lie past the matrix: asking is never an access.
-    """
-    place = builder.add(builder.mul(pair, _I64(OUTPUTS)), _I64(AHEAD_LINES * OUTPUTS))
-    pointer = builder.bitcast(builder.gep(block, [place]), _I8.as_pointer())
+def _ask_for(builder, place):
+    """Ask for the line of a place. It may be anywhere: asking is never an access."""
+    pointer = builder.bitcast(place, _I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     builder.call(prefetch, [pointer, _I32(0), _I32(3), _I32(1)])  # to read, to keep, data
+
+
+@intrinsic
+def ask_for(typing, array, index):
+    """Ask for the line of the cache that holds array[index], to be read soon."""
+
+    def generate(context, builder, signature, args):
+        array = make_array(signature.args[0])(context, builder, args[0])
+        _ask_for(builder, _at(builder, array, args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+def _ask_for_w(builder, block, pair):
+    """Ask for a line well ahead: few rows use lines faster than the core fetches by itself."""
+    place = builder.add(builder.mul(pair, _I64(OUTPUTS)), _I64(AHEAD_LINES * OUTPUTS))
+    _ask_for(builder, builder.gep(block, [place]))
 
 
 def _accumulators(builder, count):
@@ -187,8 +201,8 @@ def _wide(rows):
         ]  # (low, high) of each row's vectors
 
         def step(pair):
-            if rows <= PREFETCH_ROWS:
-                _prefetch_w(builder, w, pair)
+            if rows <= AHEAD_ROWS:
+                _ask_for_w(builder, w, pair)
             lines = [_load_w(builder, w, pair, v) for v in range(_VECTORS)]
             for m in range(rows):
                 value = _load_x(builder, x[m], pair)
