@@ -1,1 +1,1 @@
-"""The machine: state, decide and apply, model families, kernels, and what it asks of devices and links."""
+"""The machine: state, decide and apply, families, kernels, and what it asks of devices."""

@@ -1,4 +1,4 @@
-"""The invariants: what is true of every state, asserted whole. Slow, exact, callable after any event."""
+"""The invariants: what is true of every state, asserted whole after any event."""
 
 import numpy as np
 
@@ -9,8 +9,9 @@ from .state import NO_LANE, Phase, State, Stream
 def check(state: State) -> None:
     """Assert I1 to I10 of the book, as far as a state alone can show them.
 
-    I1 holders, I2 promises, I3 nothing shared is written, I5 tables, I6 marks, I7 resumes, I9 windows.
-    I4 (a page is leased again only after the drop that freed it) holds if I1 holds after every event.
+    I1 holders, I2 promises, I3 nothing shared is written, I5 tables, I6 marks, I7 resumes,
+    I9 windows. I4 (a page is leased again only after the drop that freed it) holds if I1 holds
+    after every event.
     I8 and I10 speak of tokens and I11 of memory: replays and devices show those.
     """
     _check_holders(state)

@@ -45,7 +45,8 @@ def _poison_found(state: State, command: c.PoisonFound) -> Iterator[AnyFact]:
 
 
 def _inject(state: State, command: c.Inject) -> Iterator[AnyFact]:
-    yield f.FaultInjected(**command.model_dump(exclude={"kind"}))
+    if command.stream in state.streams:  # it may have ended by the news that came along
+        yield f.FaultInjected(**command.model_dump(exclude={"kind"}))
 
 
 def _close(state: State, command: c.Close) -> Iterator[AnyFact]:
@@ -68,7 +69,7 @@ _ANSWERS: dict[str, Callable[[State, Any], Iterator[AnyFact]]] = {
 
 
 def expects_report(facts: Sequence[AnyFact]) -> bool:
-    """Whether a device has something to say after these facts: an outcome or an answer to a resume."""
+    """Whether a device has an outcome, or an answer to a resume, after these facts."""
     return any(
         isinstance(fact, f.PromptStepRun | f.RoundRun)
         or (isinstance(fact, f.StreamBegun) and fact.state >= 0)

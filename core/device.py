@@ -37,7 +37,7 @@ class Break:
 
 @dataclass(slots=True)
 class Poisoned:
-    """The first poisoned value that entered a sum: its stream, cache (digest layer) and position."""
+    """The first poisoned value that entered a sum: its stream, digest layer and position."""
 
     stream: StreamId
     layer: int
@@ -89,18 +89,18 @@ class Running(Protocol):
 
 
 class Device(Protocol):
-    """One rank's memory and arithmetic. It does what facts say, in their order, and decides nothing.
+    """One rank's memory and arithmetic. It does what facts say, in order, and decides nothing.
 
     What each fact means to a device:
       PagesLeased         fill the pages with poison, when poison is on
       StreamBegun         state -1: zero the stream's fixed part and its sums; otherwise restore the
-                          snapshot, re-sum the adopted pages, answer with an Ack in the step's report
+                          snapshot, re-sum the adopted pages, answer with an Ack in the report
       ResumeRefused       forget what the resume restored: as StreamBegun with state -1
       SnapshotTaken       copy the fixed part (families with snapshots; nothing for pages alone)
       StateDropped        forget the copy
       FaultInjected       flip the bit, if the rank is this one
       PromptStepRun       compute rows; sample after the last one if it is the last known token
-      RoundRun            compute each lane's window, accept, keep the accepted rows, roll back the rest
+      RoundRun            compute each lane's window, keep the accepted rows, roll back the rest
       StreamReleased      forget the stream's sums
     All PromptStepRun and the RoundRun of a step run as one ragged batch, after the other facts.
     """

@@ -54,7 +54,7 @@ def cancel(state: State, command: c.Cancel) -> Iterator[AnyFact]:
 def finish(
     state: State, stream: Stream, reason: str, new_tokens: int | None = None
 ) -> Iterator[AnyFact]:
-    """Complete a reply: leave a state where the family wants one, give the pages and the lane back."""
+    """Complete a reply: leave a state where the family wants one, give pages and lane back."""
     rules = state.opened.rules
     if (
         rules.finish_marks

@@ -56,7 +56,7 @@ def keep(state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
 
 
 def _digest_at(state: State, stream: Stream) -> dict[str, str]:
-    """The sums at the mark: pages alone have them at the last whole page, copies at the last row."""
+    """The sums at the mark: at the last whole page of pages alone, at the last row of copies."""
     if not state.opened.rules.snapshots:
         return {"rows": stream.sums["marks"]} if "marks" in stream.sums else {}
     return {part: total for part, total in stream.sums.items() if part not in VOLATILE}
@@ -100,7 +100,7 @@ def _frees(state: State, kept: KeptState) -> bool:
 
 
 def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
-    """The state to give up first: one that another has moved past, then never hit, then longest unused."""
+    """The state to give up first: moved past by another, then never hit, then longest unused."""
     tree = state.tree
     assert tree is not None
 

@@ -16,7 +16,7 @@ class Leader(Protocol):
     """Rank 0's end of the control channel."""
 
     def send(self, step: int, facts: Sequence[AnyFact]) -> None:
-        """Give a step's facts to every follower and wait for their acknowledgement of its header."""
+        """Give a step's facts to every follower and wait until they acknowledge its header."""
         ...
 
     def collect(self, step: int) -> list[Report]:

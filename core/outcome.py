@@ -23,7 +23,7 @@ class Parting:
 
 
 def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
-    """Rank 0's sums of replicated parts, the sum over ranks of split ones, and each rank's share."""
+    """Rank 0's sums of replicated parts, sums over ranks of split ones, each rank's share."""
     lead = reports[0]
     streams = tuple(sorted(lead.sums))
     parts: dict[str, tuple[str, ...]] = {}
@@ -60,7 +60,7 @@ def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[P
 
 
 def commands_of(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[AnyCommand]:
-    """What a step's reports tell the machine: its outcome, answers to resumes, broken sums, poison."""
+    """What a step's reports tell: its outcome, answers to resumes, broken sums, poison."""
     lead = reports[0]
     flagged = sorted({stream for report in reports for stream in report.flagged})
     news: list[AnyCommand] = [

@@ -77,7 +77,8 @@ class KeptState:
 class State:
     """Everything `decide` may read: the book, the streams, the kept states.
 
-    tables [lanes, table_pages] int32: page ids by lane; the tail points at the reserved page for reads.
+    tables [lanes, table_pages] int32: page ids by lane; the tail points at the reserved page
+    for reads.
     """
 
     opened: RunOpened

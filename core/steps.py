@@ -1,4 +1,4 @@
-"""The next step: prompt rows up to the budget, one round for every lane that has a pending token."""
+"""The next step: prompt rows up to the budget, and a round of every lane with a pending token."""
 
 from collections.abc import Iterator
 

@@ -53,7 +53,7 @@ class PromptTree:
     def add(
         self, state: StateId, tokens: Sequence[int], salt: str, pages: Sequence[PageId]
     ) -> None:
-        """Keep a state's prefix; where the tree has its tokens already, its pages are the tree's."""
+        """Keep a state's prefix; where the tree has its tokens, its pages are the tree's."""
         if salt not in self._roots:
             self._roots[salt] = Node(None, b"", PageId(-1), 0)
         node = self._roots[salt]

@@ -28,7 +28,7 @@ def first_difference(rows: int, alike: Callable[[range], bool]) -> int | None:
 def locate(
     ranks: Ranks, state: State, parting: Parting, step: int, keep: Callable[[bytes], None]
 ) -> c.PartingFound:
-    """A parting as a command: its layer and row; each rank's bytes of that row are kept as blobs."""
+    """A parting as a command: its layer and row; each rank's bytes of it are kept as blobs."""
     layer, position = _layer_and_row(ranks, state, parting)
     world = range(len(ranks.devices))
     blobs: list[str] = []

@@ -159,8 +159,8 @@ def _serve_and_chat(story: Story) -> None:
         cached = usage.prompt_tokens_details.cached_tokens
         story.say(f"[cyan]you[/cyan] {SECOND}\n[cyan]model[/cyan] {text}")
         story.say(
-            f"{cached} of {usage.prompt_tokens} prompt tokens came from a kept state; receipt: events"
-            f" {receipt['seq'][0]} to {receipt['seq'][1]}, reply {receipt['token_sha'][:12]}"
+            f"{cached} of {usage.prompt_tokens} prompt tokens came from a kept state; receipt:"
+            f" events {receipt['seq'][0]} to {receipt['seq'][1]}, reply {receipt['token_sha'][:12]}"
         )
         if not cached:
             raise DemoFailed("the second turn resumed nothing")
@@ -173,11 +173,8 @@ def _walk_away(story: Story, client: Any) -> None:
         model=MODEL, messages=[{"role": "user", "content": SLOW}], max_tokens=400, temperature=0,
         stream=True, extra_headers={"x-kvtape-session": "lighthouse"},
     )  # fmt: skip
-    pieces = 0
-    for _ in stream:
-        pieces += 1
-        if pieces == 10:
-            break
+    for _ in zip(range(10), stream, strict=False):
+        pass
     stream.close()
     story.say("[cyan]another[/cyan] asked for a long story and left after ten pieces: cancelled")
 

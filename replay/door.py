@@ -62,6 +62,8 @@ class LiveDoor:
             raise EngineClosed(self._end)
         inbox = Inbox(arrive.max_new)
         self._seen[arrive.request] = _Seen(inbox, time.monotonic())
+        if self._end:  # meanwhile: the loop may not have seen it, and hears no wish any more
+            raise EngineClosed(self._end)
         self._source.wish(arrive)
         return inbox
 

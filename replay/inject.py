@@ -1,12 +1,14 @@
-"""Faults on purpose: one bit of one rank's memory, named by its coordinates or picked at random."""
+"""Faults on purpose: one bit of one rank's memory, named by coordinates or picked at random."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 
 from ..core.device import Device
 from ..core.state import Phase, State, Stream
 from ..events.commands import Inject
+from ..events.facts import RunOpened
 from ..events.ids import Rank
 
 FIELDS = (
@@ -23,6 +25,13 @@ FIELDS = (
     "when",
 )
 ANY = "*"
+NOT_IN_MEMORY = ("marks", "logits", "tokens")  # parts that are sums of other parts, or pass by
+ELEMENT_BITS = 16
+EXPONENT_BITS = 8
+WORD_ELEMENTS = 4  # an exponent is read as a word of its own behind a row's codes
+
+Pick = Callable[[int], int]
+LOG = logging.getLogger("kvtape.inject")
 
 
 class BadFault(Exception):
@@ -31,7 +40,7 @@ class BadFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """flip:rank=1,step=N,session=S,part=rows,layer=L,cache=k,position=P,head=H,column=C,bit=B,when=rest"""
+    """flip:rank=1,step=N,session=S,part=rows,layer=L,cache=k,position=P,head=H,column=C,bit=B."""
 
     fields: dict[str, str]
 
@@ -50,17 +59,44 @@ class Fault:
         if fields["when"] != "rest":
             raise BadFault(f"--inject when={fields['when']}: the only moment is rest")
         for name in ("rank", "step", "layer", "position", "head", "column", "bit"):
-            if fields[name] != ANY and not fields[name].isdigit():
+            if fields[name] != ANY and not fields[name].isdecimal():
                 raise BadFault(f"--inject {name}={fields[name]!r}: a whole number or *")
         return Fault(fields)
+
+    def check(self, opened: RunOpened, devices: Sequence[Device]) -> None:
+        """Refuse a fault that no stream of this run can come to have. Raises BadFault."""
+        part = self.fields["part"]
+        parts = [name for name in opened.rules.parts if name not in NOT_IN_MEMORY]
+        if part not in parts:
+            raise BadFault(f"--inject part={part}: this model has {', '.join(parts)}")
+        caches = caches_of(opened, part)
+        if self.fields["cache"] not in (ANY, *caches):
+            raise BadFault(f"--inject cache={self.fields['cache']}: expected {' or '.join(caches)}")
+        layers = max(device.layers(part) for device in devices) // len(caches)
+        for name, below in (
+            ("rank", opened.world), ("layer", layers), ("position", opened.context),
+            ("bit", ELEMENT_BITS),
+        ):  # fmt: skip
+            self.number(name, below, lambda count: 0)
+
+    def number(self, name: str, below: int, pick: Pick) -> int:
+        """A field's number, picked where any will do. Raises BadFault where it is too large."""
+        value = self.fields[name]
+        chosen = pick(below) if value == ANY else int(value)
+        if not 0 <= chosen < below:
+            raise BadFault(f"--inject {name}={chosen}: there are {below} here")
+        return chosen
+
+
+def caches_of(opened: RunOpened, part: str) -> str:
+    """The names of a layer's caches, a letter each: k and v where keys and values are two."""
+    return "kv" if part == "rows" and opened.family == "llama" else "k"
 
 
 class Injector:
     """Waits until the fault's step and session are there, then asks for it once."""
 
-    def __init__(
-        self, fault: Fault, devices: list[Device], pick: Callable[[int], int] | None = None
-    ) -> None:
+    def __init__(self, fault: Fault, devices: Sequence[Device], pick: Pick | None = None) -> None:
         self._fault = fault
         self._devices = devices
         self._pick = pick or SystemRandom().randrange
@@ -75,40 +111,42 @@ class Injector:
         if stream is None:
             return None
         self._done = True
-        return self._command(state, stream)
+        try:
+            return self._command(state, stream)
+        except BadFault as error:  # only a stream's rows show how many heads and columns they have
+            LOG.error("no fault was injected: %s", error)
+            return None
 
     def _stream(self, state: State) -> Stream | None:
         session = self._fault.fields["session"]
         least = self._fault.fields["position"]
         rows = 1 if least == ANY else int(least) + 1
+        window = 1 + state.opened.rules.drafts
         for stream in state.streams.values():
             named = session in (ANY, stream.request.session)
-            if named and stream.phase is Phase.DECODING and stream.rows >= rows:
+            stays = stream.new_tokens + window < stream.request.max_new
+            if named and stays and stream.phase is Phase.DECODING and stream.rows >= rows:
                 return stream
         return None
 
     def _number(self, name: str, below: int) -> int:
-        value = self._fault.fields[name]
-        chosen = self._pick(below) if value == ANY else int(value)
-        if not 0 <= chosen < below:
-            raise BadFault(f"--inject {name}={chosen}: there are {below} here")
-        return chosen
+        return self._fault.number(name, below, self._pick)
 
     def _command(self, state: State, stream: Stream) -> Inject:
         fields = self._fault.fields
         part = fields["part"]
         rank = self._rank(part)
         device = self._devices[rank]
-        caches = 2 if part == "rows" and state.opened.family == "llama" else 1
-        layer = self._number("layer", device.layers(part) // caches)
-        cache = fields["cache"] if fields["cache"] != ANY else "kv"[self._pick(caches)]
-        if cache not in "kv"[:caches]:
-            raise BadFault(f"--inject cache={cache}: expected {' or '.join('kv'[:caches])}")
+        caches = caches_of(state.opened, part)
+        layer = self._number("layer", device.layers(part) // len(caches))
+        cache = fields["cache"] if fields["cache"] != ANY else caches[self._pick(len(caches))]
         position = self._number("position", stream.rows)
-        digest_layer = caches * layer + "kv".index(cache)
+        digest_layer = len(caches) * layer + caches.index(cache)
         rows = device.read(state, stream.stream, part, digest_layer, position)
         head = self._head(sorted(rows))
-        column = self._number("column", len(rows[head]) // 2)
+        elements = len(rows[head]) * 8 // ELEMENT_BITS
+        exponent = elements - WORD_ELEMENTS if len(caches) == 2 else elements
+        column = self._number("column", min(elements, exponent + 1))
         return Inject(
             rank=Rank(rank),
             stream=stream.stream,
@@ -118,7 +156,7 @@ class Injector:
             position=position,
             head=head,
             column=column,
-            bit=self._number("bit", 16),
+            bit=self._number("bit", ELEMENT_BITS if column < exponent else EXPONENT_BITS),
             when=fields["when"],
         )
 
@@ -132,6 +170,8 @@ class Injector:
 
     def _head(self, heads: list[int]) -> int:
         value = self._fault.fields["head"]
+        if not heads:
+            raise BadFault("--inject rank: this rank holds no heads")
         head = heads[self._pick(len(heads))] if value == ANY else int(value)
         if head not in heads:
             raise BadFault(f"--inject head={head}: this rank holds heads {heads}")

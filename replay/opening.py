@@ -17,7 +17,15 @@ STATES = 256  # kept states at most
 
 
 class BadOption(Exception):
-    """An option that cannot hold; the message names it and what would do."""
+    """An option that cannot hold here; the message names it and what would do."""
+
+    exit_code = 3
+
+
+class MalformedOption(BadOption):
+    """An option that is no value of its kind."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from ..core.apply import apply
 from ..core.book import book_digest
 from ..core.decide import expects_report
 from ..core.device import Device, Pair, Report, Running
-from ..core.link import Follower, Leader
+from ..core.link import Follower, Leader, RankLost
 from ..core.state import State, open_state
 from ..devices.links import thread_group
 from ..events.facts import AnyFact, RunOpened
@@ -23,6 +23,7 @@ class Ranks:
         assert len(devices) == opened.world, f"{len(devices)} devices for {opened.world} ranks"
         self.devices = list(devices)
         self.states: list[State] = []
+        self._failed: list[RankLost] = []  # of followers, the first one first
         self._every_row = False
         self._leader: Leader
         self._leader, followers = thread_group(len(devices), HANG_SECONDS)
@@ -65,26 +66,36 @@ class Ranks:
         """Say which state is rank 0's, so that probes can find its tables."""
         self._lead_state = state
 
+    def why(self, error: BaseException) -> BaseException:
+        """What ended a run: rank 0 may only have heard that another rank is gone."""
+        return self._failed[0] if self._failed and isinstance(error, RankLost) else error
+
     def close(self, reason: str) -> None:
         """End the followers, then let every device's threads and memory go."""
         self._leader.close(reason)
+        self.devices[0].close()  # a follower that still waits for rank 0 in a step goes home
         for thread in self._threads:
             thread.join(HANG_SECONDS)
-        for device in self.devices:
+        for device in self.devices[1:]:
             device.close()
 
     def _state(self, rank: int) -> State:
         return self.states[rank - 1] if rank else self._lead_state
 
     def _follow(self, follower: Follower, device: Device, state: State) -> None:
+        step = 0
         try:
-            while (step := follower.receive()) is not None:
-                for fact in step[1]:
+            while (given := follower.receive()) is not None:
+                step, facts = given
+                for fact in facts:
                     apply(state, fact)
-                running = device.launch(state, step[1], every_row=self._every_row)
-                if expects_report(step[1]):
+                running = device.launch(state, facts, every_row=self._every_row)
+                if expects_report(facts):
                     report = running.report()
-                    report.step, report.book = step[0], book_digest(state)
+                    report.step, report.book = step, book_digest(state)
                     follower.report(report)
         except BaseException as error:  # the leader must hear of anything that ends a rank
+            said = f"{type(error).__name__}: {error}"
+            self._failed.append(RankLost(f"rank {follower.rank} failed in step {step}: {said}"))
             follower.fail(error)
+            device.close()  # whoever waits for this rank in a step goes home

@@ -30,6 +30,9 @@ class NoTape:
     def close(self, reason: str) -> None:
         """Nothing to close."""
 
+    def abandon(self) -> None:
+        """Nothing to let go of."""
+
 
 class TapeRecorder:
     """Writes each step in one transaction, with its clocks beside it.
@@ -69,3 +72,7 @@ class TapeRecorder:
         """End the run on the tape and seal it; a tape that was lost stays as it is."""
         if not self._lost:
             self._writer.close(reason)
+
+    def abandon(self) -> None:
+        """Let go of a run that broke off: what was made durable stays, unsealed."""
+        self._writer.abandon()

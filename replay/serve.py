@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -18,9 +19,11 @@ from ..events.facts import RunOpened
 from ..events.ids import Token
 from .inject import BadFault, Fault
 from .models import Loaded, load
-from .opening import BadOption, RunOptions
+from .opening import BadOption, MalformedOption, RunOptions
 from .serving import LiveRun, TapeOptions, serve_until_told
+from .signals import Signals
 
+LOG = logging.getLogger("kvtape.serve")
 POISON_VARIABLE = "TF_KV_POISON"
 
 
@@ -41,11 +44,11 @@ def poison_of(flag: str, environment: Mapping[str, str]) -> str:
     """The poison pattern: --poison a or b, else TF_KV_POISON=1 for a; blank is unset."""
     if flag:
         if flag not in ("a", "b", "off"):
-            raise BadOption(f"--poison {flag!r}: a, b or off")
+            raise MalformedOption(f"--poison {flag!r}: a, b or off")
         return flag
     value = environment.get(POISON_VARIABLE, "").strip()
     if value not in ("", "0", "1"):
-        raise BadOption(f"{POISON_VARIABLE}={value!r}: 0, 1 or blank")
+        raise MalformedOption(f"{POISON_VARIABLE}={value!r}: 0, 1 or blank")
     return "a" if value == "1" else "off"
 
 
@@ -57,31 +60,39 @@ def run_serve(options: ServeOptions) -> int:
         listening = bind(options.host, options.port)
     except (BadFault, AddressRefused) as error:
         return told(error)
-    try:
-        loaded = load_with_progress(options.model, options.run)
-        info = info_of(loaded.opened, loaded.ends)
-        tape = replace(options.tape, weights=loaded.weights)
-        live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
-    except (BadOption, ModelError, TapeError) as error:
-        listening.close()
-        return told(error)
-    settings = DoorSettings(api_key=options.api_key)
-    return serve_until_told(live, loaded.text, settings, listening, start_line(loaded.opened))
+    with closing(listening), Signals() as signals:
+        try:
+            with signals.at_once():
+                loaded = load_with_progress(options.model, options.run)
+            info = info_of(loaded.opened, loaded.ends)
+            tape = replace(options.tape, weights=loaded.weights)
+            live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
+        except (BadOption, BadFault, ModelError, TapeError) as error:
+            return told(error)
+        except KeyboardInterrupt:
+            LOG.info("told to end while loading")
+            return 0
+        settings = DoorSettings(api_key=options.api_key)
+        ready = start_line(loaded.opened)
+        return serve_until_told(live, loaded.text, settings, listening, ready, signals.told)
 
 
 def told(error: Exception) -> int:
-    """Say what is wrong; the exit code."""
-    Console(stderr=True, highlight=False).print(f"kvtape: {error}", markup=False)
-    if isinstance(error, BadOption):
-        return 3
+    """Say what is wrong, in one line; the exit code."""
+    console = Console(stderr=True, highlight=False)
+    console.print(f"kvtape: {error}", markup=False, soft_wrap=True)
     return getattr(error, "exit_code", 2)
 
 
 def set_up_logging() -> None:
     """One line a request on standard error, and nothing that users wrote."""
-    handler = RichHandler(
-        console=Console(stderr=True), show_path=False, markup=False, highlighter=None
+    console = Console(stderr=True)
+    handler: logging.Handler = RichHandler(
+        console=console, show_path=False, markup=False, highlighter=None
     )
+    if not console.is_terminal:  # whatever reads a file of lines wants whole ones
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
 
 

@@ -1,7 +1,6 @@
 """kvtape serve: a run fed by the door, from its first fact to its seal."""
 
 import logging
-import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +52,8 @@ class LiveRun:
         self.ended = threading.Event()
         self.error: BaseException | None = None
         self.reason = ""
+        if fault is not None:
+            fault.check(opened, devices)
         state = open_state(opened)
         self._recorder: NoTape | TapeRecorder = NoTape()
         if tape.path is not None:
@@ -65,7 +66,7 @@ class LiveRun:
             )
             self._recorder = TapeRecorder(writer, stop_on_error=tape.stop_on_error)
         self._ranks = Ranks(opened, devices)
-        injector = Injector(fault, list(devices)) if fault is not None else None
+        injector = Injector(fault, devices) if fault is not None else None
         self._source = LiveSource(state, self._ranks, injector, self._recorder.keep)
         self.door = LiveDoor(info, state, self._source)
         self.run = Run(
@@ -85,7 +86,8 @@ class LiveRun:
             self.reason = self.door.health().status
             self._recorder.close(self.reason)
         except BaseException as error:  # told to whoever waits for the run's end
-            self.error = error
+            self.error = self._ranks.why(error)
+            self._recorder.abandon()
             self.door.end(f"{type(error).__name__}: the run stopped")
         finally:
             self._ranks.close(self.reason or "stopped")
@@ -93,14 +95,14 @@ class LiveRun:
 
 
 def serve_until_told(
-    live: LiveRun, text: TextSide | None, settings: DoorSettings, listening: socket, ready: str
+    live: LiveRun,
+    text: TextSide | None,
+    settings: DoorSettings,
+    listening: socket,
+    ready: str,
+    told: threading.Event,
 ) -> int:
-    """Serve until a signal or the run's own end; 0 if it ended in order, 1 if it was stopped."""
-    told = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: told.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    """Serve until told or the run's own end; 0 if it ended in order, 1 if it was stopped."""
     try:
         serving = serve(Door(live.door, text, settings), listening)
         LOG.info("%s at %s", ready, serving.url)
@@ -110,8 +112,6 @@ def serve_until_told(
     finally:
         if not live.ended.is_set():
             live.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return verdict(live)
 
 

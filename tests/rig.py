@@ -93,7 +93,7 @@ class Rig:
         running = self.device.launch(self.state, facts)
         if expects_report(facts):
             report = running.report()
-            report.step = len(self.steps)
+            report.step = len(self.steps) + 1
             self.news = commands_of(self.opened.rules, [report], book)
         self.commands.append(commands)
         self.steps.append(tuple(facts))

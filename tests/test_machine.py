@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from kvtape.core.apply import apply
 from kvtape.core.book import book_digest
 from kvtape.core.decide import decide
@@ -19,7 +20,7 @@ TOKENS = st.integers(0, 63)
 
 
 class Machine(RuleBasedStateMachine):
-    """Arrivals that repeat, extend and fork earlier prompts; cancels, stops, flushes, small pools."""
+    """Arrivals that repeat, extend and fork earlier prompts; cancels, stops, small pools."""
 
     rig: Rig
 
@@ -66,8 +67,8 @@ class Machine(RuleBasedStateMachine):
         request = f"r{len(self.prompts)}"
         self.rig.step(
             arrive(
-                request, prompt, max_new, session=f"s{len(self.prompts) % 3}", eos=tuple(sorted(eos)),
-                draft=draft, salt=salt, history_tokens=data.draw(st.integers(0, len(prompt))),
+                request, prompt, max_new, session=f"s{len(self.prompts) % 3}",
+                eos=tuple(sorted(eos)), draft=draft, salt=salt, history_tokens=data.draw(st.integers(0, len(prompt))),
             )
         )  # fmt: skip
 

@@ -1,0 +1,116 @@
+"""The golden runs: small stories on the fake device, the same bytes each time they are told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kvtape.core.families.fake import fake_rules, paged_rules
+from kvtape.events.commands import Cancel, Close, Flush, StopMatched
+from kvtape.events.export import export
+from kvtape.events.reader import Tape
+from kvtape.events.records import Sampling
+from kvtape.events.tape import TapeWriter
+
+from .rig import Rig, arrive, opened_with
+
+SHARED = [7 * at % 61 for at in range(40)]
+WARM = Sampling(temperature_bits=0x3F4CCCCD, top_k=20, top_p_bits=0x3F733333, seed=-(2**63))
+
+
+def two_chats_share_a_prefix() -> Rig:
+    """The second resumes at the first one's mark, and says the same."""
+    rig = Rig(opened_with(fake_rules()))
+    rig.step(arrive("first", SHARED, 6, session="a", history_tokens=33))
+    rig.settle()
+    rig.step(arrive("second", SHARED, 6, session="b", history_tokens=33))
+    rig.settle()
+    return rig
+
+
+def drafts_kept_and_refused() -> Rig:
+    """Windows of four rows, some of them wrong; one request goes without."""
+    rig = Rig(opened_with(fake_rules(drafts=3)))
+    rig.step(arrive("drafted", SHARED[:9], 14), arrive("plain", SHARED[:9], 14, draft=False))
+    rig.settle()
+    return rig
+
+
+def sampled_with_a_seed() -> Rig:
+    """The lowest seed there is; a stop string and an end token end two of three."""
+    rig = Rig(opened_with(paged_rules()))
+    rig.step(*(arrive(name, SHARED[:11], 12, sampling=WARM) for name in ("one", "two", "three")))
+    while rig.state.streams[rig.state.requests["two"]].new_tokens < 4:
+        rig.step()
+    rig.step(StopMatched(request="two", tokens=3))
+    rig.settle()
+    return rig
+
+
+def cancel_midway() -> Rig:
+    """One client leaves while its prompt runs, one while it waits, one is over already."""
+    rig = Rig(opened_with(fake_rules(), lanes=1))
+    rig.step(arrive("runs", SHARED, 8), arrive("waits", SHARED[:5], 8), arrive("stays", [3], 3))
+    rig.step(Cancel(request="waits", why="client left"))
+    rig.step(Cancel(request="runs", why="client left"))
+    rig.settle()
+    rig.step(Cancel(request="stays", why="too late"))
+    rig.settle()
+    return rig
+
+
+def room_is_short() -> Rig:
+    """Kept states go so that a prompt can begin, longest unused first; a flush takes the rest."""
+    rig = Rig(opened_with(paged_rules(), pages=17, states=3))
+    for at in range(5):
+        rig.step(arrive(f"chat{at}", [at, *SHARED[:30]], 4))
+        rig.settle()
+    rig.step(arrive("large", SHARED * 2, 40), arrive("late", SHARED[:3], 2))
+    rig.settle()
+    rig.step(Flush())
+    return rig
+
+
+def a_rank_refuses_a_resume() -> Rig:
+    """The state is dropped and the prompt runs from row 0, with the same reply."""
+    rig = Rig(opened_with(fake_rules()))
+    rig.step(arrive("first", SHARED, 4))
+    rig.settle()
+    rig.device.refuse_resume = True
+    rig.step(arrive("again", SHARED, 4))
+    rig.settle()
+    return rig
+
+
+def refused_at_the_door_of_the_machine() -> Rig:
+    """What can never be served, each with its numbers."""
+    rig = Rig(opened_with(fake_rules(), pages=10, queue=1, lanes=1))
+    rig.step(
+        arrive("empty", [], 4), arrive("long", SHARED * 3, 20), arrive("wide", SHARED * 2, 2),
+        arrive("odd", [64], 2), arrive("first", [1], 2), arrive("second", [1], 2),
+        arrive("third", [1], 2),
+    )  # fmt: skip
+    rig.settle()
+    return rig
+
+
+STORIES: dict[str, Callable[[], Rig]] = {
+    story.__name__: story
+    for story in (
+        two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
+        room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
+    )
+}  # fmt: skip
+
+
+def write_tape(rig: Rig, path: Path) -> None:
+    """A closed tape of what a rig has played."""
+    rig.step(Close(reason="closed"))
+    writer = TapeWriter.create(path, rig.opened)
+    for step, (commands, facts) in enumerate(zip(rig.commands, rig.steps, strict=True), 1):
+        writer.append(step, commands, facts)
+    writer.close()
+
+
+def lines_of(path: Path) -> list[str]:
+    """A tape as text."""
+    with Tape.open(path) as tape:
+        return list(export(tape))
