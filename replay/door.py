@@ -22,7 +22,6 @@ class _Seen:
     inbox: Inbox
     since: float
     seq_first: int = -1
-    stream: StreamId = StreamId(-1)
     shown: int = 0
 
 
@@ -127,7 +126,6 @@ class LiveDoor:
                     self._seen[fact.request].seq_first = seq
                     self._counts.prompt_tokens += len(fact.prompt)
                 case f.StreamQueued():
-                    self._seen[fact.request].stream = fact.stream
                     self._by_stream[fact.stream] = fact.request
                 case f.StreamBegun():
                     self._counts.hits += fact.state >= 0

@@ -60,8 +60,8 @@ class LiveSource:
             self._news = [self._found(step, parted[0])]
             return
         news = commands_of(rules, reports, reports[0].book)
-        bad = [command for command in news if command.kind in ("break_found", "poison_found")]
-        self._news = bad[:1] or news
+        bad = next((found for found in news if found.kind in ("break_found", "poison_found")), None)
+        self._news = news if bad is None else [bad]
 
     def _found(self, step: int, parting: Parting) -> PartingFound:
         return locate(self._ranks, self._state, parting, step, self._keep)
