@@ -6,6 +6,7 @@ from pathlib import Path
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.events.commands import Cancel, Close, Flush, StopMatched
 from kvtape.events.export import export
+from kvtape.events.ids import RequestId
 from kvtape.events.reader import Tape
 from kvtape.events.records import Sampling
 from kvtape.events.tape import TapeWriter
@@ -38,9 +39,9 @@ def sampled_with_a_seed() -> Rig:
     """The lowest seed there is; a stop string and an end token end two of three."""
     rig = Rig(opened_with(paged_rules()))
     rig.step(*(arrive(name, SHARED[:11], 12, sampling=WARM) for name in ("one", "two", "three")))
-    while rig.state.streams[rig.state.requests["two"]].new_tokens < 4:
+    while rig.state.streams[rig.state.requests[RequestId("two")]].new_tokens < 4:
         rig.step()
-    rig.step(StopMatched(request="two", tokens=3))
+    rig.step(StopMatched(request=RequestId("two"), tokens=3))
     rig.settle()
     return rig
 
@@ -49,10 +50,10 @@ def cancel_midway() -> Rig:
     """One client leaves while its prompt runs, one while it waits, one is over already."""
     rig = Rig(opened_with(fake_rules(), lanes=1))
     rig.step(arrive("runs", SHARED, 8), arrive("waits", SHARED[:5], 8), arrive("stays", [3], 3))
-    rig.step(Cancel(request="waits", why="client left"))
-    rig.step(Cancel(request="runs", why="client left"))
+    rig.step(Cancel(request=RequestId("waits"), why="client left"))
+    rig.step(Cancel(request=RequestId("runs"), why="client left"))
     rig.settle()
-    rig.step(Cancel(request="stays", why="too late"))
+    rig.step(Cancel(request=RequestId("stays"), why="too late"))
     rig.settle()
     return rig
 

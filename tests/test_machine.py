@@ -59,8 +59,9 @@ class Machine(RuleBasedStateMachine):
         salt: str,
     ) -> None:  # fmt: skip
         prompt = list(fresh)
-        if self.prompts and data.draw(st.booleans()):
-            earlier = data.draw(st.sampled_from(self.prompts))
+        again: bool = data.draw(st.booleans())
+        if self.prompts and again:
+            earlier: list[int] = data.draw(st.sampled_from(self.prompts))
             prompt = earlier[: data.draw(st.integers(1, len(earlier)))] + fresh[:9]
         prompt = prompt[: 100 - max_new]
         self.prompts.append(prompt)
@@ -68,7 +69,8 @@ class Machine(RuleBasedStateMachine):
         self.rig.step(
             arrive(
                 request, prompt, max_new, session=f"s{len(self.prompts) % 3}",
-                eos=tuple(sorted(eos)), draft=draft, salt=salt, history_tokens=data.draw(st.integers(0, len(prompt))),
+                eos=tuple(sorted(eos)), draft=draft, salt=salt,
+                history_tokens=data.draw(st.integers(0, len(prompt))),
             )
         )  # fmt: skip
 
