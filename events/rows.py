@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from .canon import encode
 from .chain import COMMAND, FACT, GENESIS, link
@@ -21,6 +22,13 @@ from .ids import RequestId, SessionId, StreamId
 CommandRow = tuple[int, int, int, str, str, bytes]
 # seq, run, step, kind, stream, session, body, chain
 EventRow = tuple[int, int, int, str, int | None, str | None, str, bytes]
+
+
+# By kind of fact: whether it names a stream, whether a request.
+_NAMES = {
+    model: ("stream" in model.model_fields, "request" in model.model_fields)
+    for model in get_args(AnyFact)
+}
 
 
 @dataclass(slots=True)
@@ -46,8 +54,11 @@ class Owners:
 
     def of(self, fact: AnyFact) -> tuple[int | None, str | None]:
         """The stream and session columns of a fact, each None where it has no single one."""
-        stream: StreamId | None = getattr(fact, "stream", None)
-        request: RequestId | None = getattr(fact, "request", None)
+        names_stream, names_request = _NAMES[type(fact)]
+        if not names_stream and not names_request:
+            return None, None
+        stream: StreamId | None = getattr(fact, "stream", None) if names_stream else None
+        request: RequestId | None = getattr(fact, "request", None) if names_request else None
         match fact:
             case RequestArrived():
                 self._sessions[fact.request] = fact.session

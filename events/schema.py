@@ -159,6 +159,7 @@ def writing_engine(path: Path, synchronous: str) -> sa.Engine:
         connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages: seldom wait for the disk
         return connection
 
     return sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)

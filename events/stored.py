@@ -47,7 +47,7 @@ def stored_rows(
     sides = []
     for table, side in ((COMMANDS, COMMAND), (EVENTS, FACT)):
         is_fact = side == FACT
-        columns = (
+        columns: tuple[sa.ColumnElement[Any], ...] = (
             table.c.seq,
             table.c.step,
             sa.literal_column(str(side)).label("side"),

@@ -57,6 +57,7 @@ class TapeWriter:
         self._connection = engine.connect()
         # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
         self._driver: Any = self._connection.connection.driver_connection
+        assert self._driver is not None
         self._cursor: Any = self._driver.cursor()
         self._into = {
             table.name: str(statement.compile(engine))
@@ -195,18 +196,24 @@ class TapeWriter:
             many(self._into["times"], [(self.run, first, step, *map(int, times))])
 
     def close(self, reason: str = "closed") -> None:
-        """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it."""
+        """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it.
+
+        While others read the tape it cannot become one file: then TapeError says so, and the tape
+        stays whole, but without a seal.
+        """
         if not self.ended:
             self.append(self.step + 1, (), (RunClosed(reason=reason, steps=self._steps),))
-        with told(self.path):
-            self._connection.execute(
-                sa.update(RUNS)
-                .where(RUNS.c.run == self.run)
-                .values(rows=self._maker.seq, chain=self._maker.chain)
-            )
-            self._connection.commit()
-            one_file(self._connection)
-        self.abandon()
+        try:
+            with told(self.path):
+                self._connection.execute(
+                    sa.update(RUNS)
+                    .where(RUNS.c.run == self.run)
+                    .values(rows=self._maker.seq, chain=self._maker.chain)
+                )
+                self._connection.commit()
+                one_file(self._connection)
+        finally:
+            self.abandon()
         seal(self.path)
 
     def abandon(self) -> None:

@@ -1,7 +1,7 @@
 """Commands and facts for the tests of the tape: strategies for every kind, and a short run."""
 
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
@@ -101,6 +101,14 @@ OPENED = f.RunOpened(
 )
 
 
+Kind = TypeVar("Kind", bound=Record)
+
+
+def made(kind: type[Kind], **fields: Any) -> Kind:
+    """A record from plain integers and texts, which pydantic checks as it would in any place."""
+    return kind(**fields)
+
+
 def a_sum(number: int) -> str:
     """A sum that is told from others by its number."""
     return f"{number:032x}"
@@ -108,7 +116,8 @@ def a_sum(number: int) -> str:
 
 def sums(step: int, streams: tuple[int, ...]) -> Digests:
     """What streams sum to after a step, by part."""
-    return Digests(
+    return made(
+        Digests,
         streams=streams,
         parts={
             part: tuple(a_sum(1000 * step + 10 * stream + at) for stream in streams)
@@ -123,12 +132,13 @@ Turn = tuple[int, list[c.AnyCommand], list[f.AnyFact]]
 def arrival(request: str, session: str, stream: int) -> tuple[c.AnyCommand, list[f.AnyFact]]:
     """A request that comes and is seated at once."""
     prompt = (1, 2, 3, 300 + stream)
-    command = c.Arrive(request=request, session=session, prompt=prompt, max_new=4)
+    command = made(c.Arrive, request=request, session=session, prompt=prompt, max_new=4)
     asked = command.model_dump(exclude={"kind"})
     return command, [
-        f.RequestArrived(**asked),
-        f.StreamQueued(stream=stream, request=request, choice=0),
-        f.StreamBegun(
+        made(f.RequestArrived, **asked),
+        made(f.StreamQueued, stream=stream, request=request, choice=0),
+        made(
+            f.StreamBegun,
             stream=stream,
             lane=stream,
             kept_pages=0,
@@ -137,8 +147,8 @@ def arrival(request: str, session: str, stream: int) -> tuple[c.AnyCommand, list
             owner=0,
             state=-1,
         ),
-        f.PagesLeased(stream=stream, first=0, pages=(2 * stream, 2 * stream + 1)),
-        f.PromptStepRun(stream=stream, first=0, rows=4),
+        made(f.PagesLeased, stream=stream, first=0, pages=(2 * stream, 2 * stream + 1)),
+        made(f.PromptStepRun, stream=stream, first=0, rows=4),
     ]
 
 
@@ -150,27 +160,28 @@ def a_run(rounds: int = 3) -> list[Turn]:
     for step in range(rounds):
         digests = sums(step, (0, 1))
         kept = {"streams": (0, 1), "starts": (0, 1, 2), "tokens": (step, step + 1)}
-        done = c.DeviceDone(step=step, **kept, flagged=(), digests=digests, book=a_sum(step))
+        done = made(c.DeviceDone, step=step, **kept, flagged=(), digests=digests, book=a_sum(step))
         turns.append(
             (
                 step + 1,
                 [done],
                 [
-                    f.RowsKept(**kept),
-                    f.StepClosed(step=step, digests=digests, book=a_sum(step), flagged=()),
-                    f.RoundRun(lanes=(0, 1)),
+                    made(f.RowsKept, **kept),
+                    made(f.StepClosed, step=step, digests=digests, book=a_sum(step), flagged=()),
+                    made(f.RoundRun, lanes=(0, 1)),
                 ],
             )
         )
-    turns.append((rounds + 1, [c.Cancel(request="r1", why="gone")], _ending()))
+    turns.append((rounds + 1, [made(c.Cancel, request="r1", why="gone")], _ending()))
     return turns
 
 
 def _ending() -> list[f.AnyFact]:
-    facts: list[f.AnyFact] = [f.RequestCancelled(request="r1", why="gone")]
+    facts: list[f.AnyFact] = [made(f.RequestCancelled, request="r1", why="gone")]
     for stream in (0, 1):
         facts += [
-            f.RequestFinished(
+            made(
+                f.RequestFinished,
                 stream=stream,
                 request=f"r{stream}",
                 reason="length",
@@ -179,7 +190,7 @@ def _ending() -> list[f.AnyFact]:
                 new_tokens=3,
                 token_sha="",
             ),
-            f.PagesReturned(stream=stream, pages=(2 * stream, 2 * stream + 1)),
-            f.StreamReleased(stream=stream, lane=stream),
+            made(f.PagesReturned, stream=stream, pages=(2 * stream, 2 * stream + 1)),
+            made(f.StreamReleased, stream=stream, lane=stream),
         ]
     return facts

@@ -64,10 +64,10 @@ def test_what_is_appended_comes_back(
         found = list(tape.steps(last=seq - 1))
         assert [step.step for step in found] == list(range(len(steps)))
         assert [list(step.facts) for step in found] == [facts for _, facts in steps]
-        for step, (commands, _) in zip(found, steps, strict=True):
-            assert [*map(encode, step.commands)] == [*map(encode, commands)]
+        for turn, (commands, _) in zip(found, steps, strict=True):
+            assert [*map(encode, turn.commands)] == [*map(encode, commands)]
             for at, record in zip(
-                (*step.command_seqs, *step.fact_seqs), (*step.commands, *step.facts), strict=True
+                (*turn.command_seqs, *turn.fact_seqs), (*turn.commands, *turn.facts), strict=True
             ):
                 assert tape.at(at).record == record
 
@@ -230,6 +230,20 @@ def test_a_tape_reads_while_it_is_written(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_tape_that_is_being_read_closes_whole_but_unsealed(tmp_path: Path) -> None:
+    path = tmp_path / "run.tape"
+    writer = TapeWriter.create(path, OPENED)
+    writer.append(*a_run()[0])
+    with Tape.open(path) as tape:
+        with pytest.raises(TapeError, match=r"run\.tape is held by another"):
+            writer.close("done")
+        assert tape.closed == RunClosed(reason="done", steps=1)
+    assert [finding.kind for finding in verify(path)] == ["seal"]
+    with TapeWriter.create(path, OPENED, append=True):
+        pass
+    assert verify(path) == []
+
+
 def test_a_full_disk_is_told_and_ends_the_tape_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "run.tape"
     writer = TapeWriter.create(path, OPENED)
@@ -307,8 +321,8 @@ def test_a_killed_writer_leaves_every_step_that_anyone_saw(tmp_path: Path, lines
         assert tape.closed is None
         assert tape.seal == Seal.NONE
     assert steps[-1].step >= seen
-    for step, (number, commands, facts) in zip(steps, a_run(len(steps) + 1), strict=False):
-        assert (step.step, step.filled(), step.facts) == (number, tuple(commands), tuple(facts))
+    for turn, (number, commands, facts) in zip(steps, a_run(len(steps) + 1), strict=False):
+        assert (turn.step, turn.filled(), turn.facts) == (number, tuple(commands), tuple(facts))
     with TapeWriter.create(path, OPENED, append=True) as writer:
         assert writer.run == 2
     assert verify(path) == []

@@ -16,7 +16,7 @@ from kvtape.events.seal import SEAL_BYTES, Seal, read_seal, seal
 from kvtape.events.tape import TapeWriter, Times
 from kvtape.events.verify import verify
 
-from .tape_records import OPENED, a_run, a_sum
+from .tape_records import OPENED, a_run, a_sum, made
 
 COLUMNS = {
     "runs": ("run", "format", "rows", "chain"),
@@ -38,7 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with TapeWriter.create(path, OPENED, {"weights": "w"}, append=append) as writer:
             for step, commands, facts in a_run():
                 writer.append(step, commands, facts, Times(step, step, step))
-            parted = RanksParted(
+            parted = made(
+                RanksParted,
                 step=5,
                 part="rows",
                 stream=0,
@@ -78,7 +79,7 @@ def test_an_untouched_tape_has_no_findings(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), EVERY_COLUMN)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_an_edited_cell_is_found(
     whole: Path,
