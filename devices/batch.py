@@ -78,16 +78,18 @@ def runs_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> list[
 def batch_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> Batch:
     """The ragged batch of a step."""
     runs = runs_of(state, facts, every_row=every_row)
-    rows = sum(run.rows for run in runs)
-    tokens, positions, lanes = (np.empty(rows, np.int64) for _ in range(3))
+    tokens: list[int] = []
+    positions: list[int] = []
+    lanes: list[int] = []
     selected: list[int] = []
     for run in runs:
+        last = run.first + run.rows
+        tokens.extend(state.streams[run.stream].tokens[run.first : last])
+        positions.extend(range(run.first, last))
+        lanes.extend([run.lane] * run.rows)
         end = run.at + run.rows
-        known = state.streams[run.stream].tokens
-        tokens[run.at : end] = known[run.first : run.first + run.rows]
-        positions[run.at : end] = np.arange(run.first, run.first + run.rows)
-        lanes[run.at : end] = run.lane
         selected.extend(range(end - run.sampled, end))
-    pages = state.tables[lanes, positions // state.opened.rules.page_rows].astype(np.int64)
-    assert rows == 0 or int(pages.max()) < state.opened.pages, "a row has no leased page"
-    return Batch(runs, tokens, positions, lanes, pages, np.array(selected, np.int64))
+    rows = [np.array(column, np.int64) for column in (tokens, positions, lanes, selected)]
+    pages = state.tables[rows[2], rows[1] // state.opened.rules.page_rows].astype(np.int64)
+    assert not runs or int(pages.max()) < state.opened.pages, "a row has no leased page"
+    return Batch(runs, rows[0], rows[1], rows[2], pages, rows[3])

@@ -257,18 +257,20 @@ class CpuDevice:
     def _count(self, running: CpuRunning, report: Report) -> None:
         """Flags, poison and sums of the step's rows."""
         batch, m = running.batch, self.memory
-        for at, run in enumerate(batch.runs):
-            if m.flags[run.at : run.at + run.rows].any():
-                report.flagged.append(run.stream)
-            key = int(running.tables.poisoned[at])
+        flags = m.flags[: batch.rows]
+        if flags.any():
+            flagged = [run for run in batch.runs if flags[run.at : run.at + run.rows].any()]
+            report.flagged.extend(run.stream for run in flagged)
+        for run, key in zip(batch.runs, running.tables.poisoned.tolist(), strict=True):
             if key != CLEAN:
                 report.poisoned.append(Poisoned(run.stream, key & 0xFFF, key >> 12))
         if self.settings.keeps_rows:
+            row_sums = m.row_sums[: batch.rows]
             sums = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
             logit_sums: Sums = sums.sum(axis=0, dtype=np.uint64)
-            every = self.ledger.add(batch, m.row_sums[: batch.rows], logit_sums)
             if running.every_row:
-                report.every_row = every
+                report.every_row = self.ledger.every_row(batch, row_sums, logit_sums)
+            self.ledger.add(batch, row_sums, logit_sums)
 
     def _sampled(self, running: CpuRunning, report: Report) -> None:
         """The token of each run that reached the last one known."""

@@ -1,5 +1,7 @@
 """How each sampled row of a step draws its token, as arrays that the program reads."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,9 +10,9 @@ from ..core.state import State, Stream
 from ..events.records import Sampling
 from .batch import Batch, Run
 
+Counts = NDArray[np.int32]
 
-def _float(pattern: int) -> np.float32:
-    return np.array([pattern], np.uint32).view(np.float32)[0]
+NO_PENALTIES = (0x3F800000, 0, 0)  # repetition 1, frequency and presence 0, as patterns
 
 
 class DrawTables:
@@ -21,43 +23,45 @@ class DrawTables:
         self._no_counts = np.zeros((1, vocab), np.int32)
 
     def of(self, state: State, batch: Batch) -> Draws:
-        """One entry a selected row, in the batch's order; counts [penalised rows + 1, vocab]."""
-        rows = len(batch.selected)
-        temperatures, top_ps = np.zeros(rows, np.float32), np.ones(rows, np.float32)
-        penalties = np.zeros((rows, 3), np.float32)
-        top_ks, seeds, choices, count_rows = (np.zeros(rows, np.int64) for _ in range(4))
+        """One column a selected row, in the batch's order; counts [penalised rows + 1, vocab]."""
+        floats: list[tuple[int, ...]] = []
+        whole: list[tuple[int, ...]] = []
         bias: list[tuple[int, int]] = []
-        bias_starts = np.zeros(rows + 1, np.int64)
-        counts, reply_counts = [self._no_counts], [self._no_counts]
-        at = 0
+        bias_starts = [0]
+        counts = [self._no_counts]
+        replies = [self._no_counts]
+        counted = 1
         for run in batch.runs:
+            if not run.sampled:
+                continue
             stream = state.streams[run.stream]
             sampling = stream.request.sampling
-            end = at + run.sampled
-            temperatures[at:end] = _float(sampling.temperature_bits)
-            top_ps[at:end] = _float(sampling.top_p_bits)
-            penalties[at:end] = _penalties(sampling)
-            top_ks[at:end] = sampling.top_k
-            seeds[at:end] = sampling.seed
-            choices[at:end] = stream.choice
-            if run.sampled and _penalises(sampling):
+            penalties = _penalties(sampling)
+            floats += [(sampling.temperature_bits, sampling.top_p_bits, *penalties)] * run.sampled
+            penalised = penalties != NO_PENALTIES
+            if penalised:
                 both, reply = self._counts(stream, run)
-                count_rows[at:end] = np.arange(run.sampled) + sum(len(one) for one in counts)
                 counts.append(both)
-                reply_counts.append(reply)
-            for row in range(at, end):
-                bias.extend(sampling.bias)
-                bias_starts[row + 1] = len(bias)
-            at = end
+                replies.append(reply)
+            for row in range(run.sampled):
+                of = counted + row if penalised else 0
+                whole.append((sampling.top_k, sampling.seed, stream.choice, of))
+                bias += sampling.bias
+                bias_starts.append(len(bias))
+            counted += run.sampled if penalised else 0
+        rows = len(whole)
         return Draws(
-            temperatures, top_ks, top_ps, penalties, bias_starts,
+            _columns(floats, 5, np.uint32).view(np.float32),
+            _columns(whole, 4, np.int64),
+            np.array(bias_starts, np.int64),
             np.array([token for token, _ in bias], np.int32),
-            np.array([bits for _, bits in bias], np.uint32).view(np.float32),
-            count_rows, _stacked(counts), _stacked(reply_counts), seeds, choices,
+            np.array([pattern for _, pattern in bias], np.uint32).view(np.float32),
+            _stacked(counts),
+            _stacked(replies),
             np.zeros(rows, np.int64),
-        )  # fmt: skip
+        )
 
-    def _counts(self, stream: Stream, run: Run) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _counts(self, stream: Stream, run: Run) -> tuple[Counts, Counts]:
         """How often each id stands before each sampled row's draw: in all, and in the reply."""
         end = run.first + run.rows
         first = end - run.sampled
@@ -69,18 +73,15 @@ class DrawTables:
         return both, reply
 
 
-def _penalties(sampling: Sampling) -> tuple[np.float32, np.float32, np.float32]:
-    """(repetition, frequency, presence)."""
-    return (
-        _float(sampling.repetition_bits),
-        _float(sampling.frequency_bits),
-        _float(sampling.presence_bits),
-    )
+def _penalties(sampling: Sampling) -> tuple[int, int, int]:
+    """Repetition, frequency, presence, as patterns."""
+    return sampling.repetition_bits, sampling.frequency_bits, sampling.presence_bits
 
 
-def _penalises(sampling: Sampling) -> bool:
-    return _penalties(sampling) != (1.0, 0.0, 0.0)
+def _columns(rows: list[tuple[int, ...]], width: int, kind: type[np.generic]) -> NDArray[Any]:
+    """[width, rows], in one piece."""
+    return np.ascontiguousarray(np.array(rows, kind).reshape(-1, width).T)
 
 
-def _stacked(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+def _stacked(parts: list[Counts]) -> Counts:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

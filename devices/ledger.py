@@ -9,7 +9,7 @@ from ..core.device import EveryRow, Pair
 from ..core.digests import ZERO, add_pairs, sub_pairs
 from ..core.kernels.digest import PARTS, digest_rows
 from ..events.ids import StreamId
-from .batch import Batch, Run
+from .batch import Batch
 
 Sums = NDArray[np.uint64]  # [n, 2]
 
@@ -63,36 +63,33 @@ class Ledger:
         """A stream is gone."""
         self.streams.pop(stream, None)
 
-    def add(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> EveryRow:
-        """Count a step's rows; row_sums [rows, 2], logit_sums [selected, 2]: each row's own digest.
-
-        Returns the sums after each row (without the sampled tokens).
-        """
+    def add(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> None:
+        """Count a step's rows; row_sums [rows, 2], logit_sums [selected, 2]: each row's digest."""
         np.add.at(self.pages, batch.pages, row_sums)
-        ids = token_sums(batch.tokens, batch.positions)
-        every = EveryRow([], [], {"rows": [], "logits": [], "tokens": []}, [])
+        rows, logits = row_sums.tolist(), logit_sums.tolist()
+        tokens = token_sums(batch.tokens, batch.positions).tolist()
         at = 0
         for run in batch.runs:
-            own = slice(run.at, run.at + run.rows)
-            drawn = _drawn(run, logit_sums[at : at + run.sampled])
-            at += run.sampled
             held = self.streams[run.stream]
             assert held.rows == run.first, f"{run} does not follow row {held.rows}"
-            row_sum, token_sum, logit_sum = (
-                _after_each(before, added)
-                for before, added in (
-                    (held.row_sum, row_sums[own]),
-                    (held.token_sum, ids[own]),
-                    (held.logit_sum, drawn),
-                )
-            )
-            held.rows = run.first + run.rows
-            held.row_sum, held.token_sum = pair_of(row_sum[-1]), pair_of(token_sum[-1])
-            held.logit_sum = pair_of(logit_sum[-1])
+            end = run.at + run.rows
+            held.rows += run.rows
+            held.row_sum = add_pairs(held.row_sum, *rows[run.at : end])
+            held.token_sum = add_pairs(held.token_sum, *tokens[run.at : end])
+            held.logit_sum = add_pairs(held.logit_sum, *logits[at : at + run.sampled])
+            at += run.sampled
+
+    def every_row(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> EveryRow:
+        """The sums after each row of a step that `add` is yet to count; every row is sampled."""
+        tokens = token_sums(batch.tokens, batch.positions)
+        every = EveryRow([], [], {"rows": [], "logits": [], "tokens": []}, [])
+        for run in batch.runs:
+            held, own = self.streams[run.stream], slice(run.at, run.at + run.rows)
             every.streams.append(run.stream)
             every.firsts.append(run.first)
-            for part, sums in (("rows", row_sum), ("logits", logit_sum), ("tokens", token_sum)):
-                every.sums[part].append(sums)
+            every.sums["rows"].append(_after_each(held.row_sum, row_sums[own]))
+            every.sums["logits"].append(_after_each(held.logit_sum, logit_sums[own]))
+            every.sums["tokens"].append(_after_each(held.token_sum, tokens[own]))
         return every
 
     def sums(self, stream: StreamId, table: NDArray[np.int32]) -> dict[str, Pair]:
@@ -112,13 +109,6 @@ class Ledger:
     def of_pages(self, pages: NDArray[np.int32]) -> Pair:
         """The digest of all rows on these pages, by their running sums."""
         return add_pairs(*(pair_of(self.pages[page]) for page in pages))
-
-
-def _drawn(run: Run, logit_sums: Sums) -> Sums:
-    """Each row's logits digest [rows, 2]: zero where no token is drawn."""
-    drawn = np.zeros((run.rows, 2), np.uint64)
-    drawn[run.rows - run.sampled :] = logit_sums
-    return drawn
 
 
 def _after_each(before: Pair, added: Sums) -> Sums:

@@ -46,12 +46,10 @@ Shared = namedtuple("Shared", "group columns sums")
 # A step's tables, as devices/batch.py makes them; side: 0 and 1 in turn. runs [n, 2]: lane and rows
 # seen of each run; poisoned [n]: position << 12 | digest layer of its first poisoned row.
 StepTables = namedtuple("StepTables", "positions lanes selected tables tiles runs poisoned side")
-# How each selected row is sampled, as devices/draws.py makes it; tokens is the result.
-Draws = namedtuple(
-    "Draws",
-    "temperatures top_ks top_ps penalties bias_starts bias_ids biases "
-    "count_rows counts reply_counts seeds choices tokens",
-)
+# How each selected row is sampled, a column each, as devices/draws.py makes it.  floats [5, rows]:
+# temperature, top_p, repetition, frequency, presence.  whole [4, rows]: top_k, seed, choice, row of
+# the counts.  tokens is the result.
+Draws = namedtuple("Draws", "floats whole bias_starts bias_ids biases counts reply_counts tokens")
 # Who runs: its place among the others, and what does not change over a device's life.
 Party = namedtuple("Party", "rank world thread threads spins first_head eps scale digests")
 
@@ -232,22 +230,24 @@ def run_sum_logits(memory, shared, step, party, op, rows):
 @inner
 def run_sample(memory, step, draws, party, op, rows):
     """SAMPLE: logits, width, turn. Threads of rank 0 take rows as they come free."""
-    at, width = op[1], op[2]
+    at, width, mine = op[1], op[2], party.thread
     row = fetch_add(memory.turns, op[3], 1)
     while row < rows:
         logits = memory.floats[at + row * width : at + (row + 1) * width]
-        repetition, frequency, presence = draws.penalties[row]
+        temperature, penalties = draws.floats[0, row], draws.floats[2:, row]
         first, last = draws.bias_starts[row], draws.bias_starts[row + 1]
-        plain = repetition == ONE and frequency == ZERO and presence == ZERO and first == last
-        if plain and draws.temperatures[row] == ZERO:
+        three = penalties[0], penalties[1], penalties[2]
+        plain = three == (ONE, ZERO, ZERO) and first == last
+        if plain and temperature == ZERO:
             draws.tokens[row] = greedy(logits)
         else:
-            counted, mine = draws.count_rows[row], party.thread
+            top_k, seed, choice = draws.whole[0, row], draws.whole[1, row], draws.whole[2, row]
+            counts = draws.counts[draws.whole[3, row]]
+            reply_counts = draws.reply_counts[draws.whole[3, row]]
             draws.tokens[row] = sample_row(
-                logits, draws.temperatures[row], draws.top_ks[row], draws.top_ps[row],
-                (repetition, frequency, presence), draws.bias_ids[first:last],
-                draws.biases[first:last], draws.counts[counted], draws.reply_counts[counted],
-                draws.seeds[row], step.positions[step.selected[row]] + 1, draws.choices[row],
+                logits, temperature, top_k, draws.floats[1, row], three,
+                draws.bias_ids[first:last], draws.biases[first:last], counts, reply_counts,
+                seed, step.positions[step.selected[row]] + 1, choice,
                 memory.sample_floats[mine], memory.sample_weights[mine],
                 memory.sample_ids[mine], memory.sample_bins[mine],
             )  # fmt: skip
