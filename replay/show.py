@@ -32,7 +32,8 @@ def fail(error: BaseException, code: int, *, as_json: bool) -> int:
         say_json({"verdict": verdict, "why": str(error), "first": None})
     else:
         ERRORS.print(
-            f"[bold red]{'refused' if code == REFUSED else 'error'}[/]: {escape(str(error))}"
+            f"[bold red]{'refused' if code == REFUSED else 'error'}[/]: {escape(str(error))}",
+            soft_wrap=True,
         )
     return code
 
