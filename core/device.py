@@ -121,6 +121,12 @@ class Device(Protocol):
         """The bytes of one row of one digest layer, by head."""
         ...
 
+    def read_rows(
+        self, state: State, stream: StreamId, layer: int, first: int, rows: int
+    ) -> dict[int, NDArray[np.uint64]]:
+        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
+        ...
+
     def layers(self, part: str) -> int:
         """How many digest layers a part has."""
         ...

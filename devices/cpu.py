@@ -151,6 +151,12 @@ class CpuDevice:
         row = self._logits(stream, position)
         return {} if row is None else {0: row.tobytes()}
 
+    def read_rows(
+        self, state: State, stream: StreamId, layer: int, first: int, rows: int
+    ) -> dict[int, NDArray[np.uint64]]:
+        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
+        return self.inspector.read_rows(self._table(state, stream), layer, first, first + rows)
+
     def layers(self, part: str) -> int:
         """How many digest layers a part has."""
         return self.inspector.layers if part in self.rules.split else 1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.device import Ack, Break, Pair, Poisoned, Report, Running
 from ..core.families.family import share
@@ -145,6 +146,16 @@ class FakeDevice:
         lane = self._lanes[stream]
         words = words_of(self._shape, self._memory, state.tables, lane, part, layer, position)
         return {head: row.tobytes() for head, row in words.items()}
+
+    def read_rows(
+        self, state: State, stream: StreamId, layer: int, first: int, rows: int
+    ) -> dict[int, NDArray[np.uint64]]:
+        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
+        read = [self.read(state, stream, "rows", layer, first + at) for at in range(rows)]
+        return {
+            head: np.frombuffer(b"".join(row[head] for row in read), np.uint64).reshape(rows, -1)
+            for head in (read[0] if read else {})
+        }
 
     # --- facts -----------------------------------------------------------------------------------
 

@@ -96,11 +96,15 @@ def words_of_layer(
     machine: Machine, stream: StreamId, part: str, layer: int, rows: int, rank: int
 ) -> Iterator[tuple[int, NDArray[np.int64], Words]]:
     """(head, positions [n], words [n, width]) by head; positions that hold a row of the part."""
+    if part == "rows":
+        for device, state in holders(machine, part, rank):
+            for head, found in device.read_rows(state, stream, layer, 0, rows).items():
+                yield head, np.arange(rows), np.ascontiguousarray(found)
+        return
     positions = [
         position
         for position in range(rows)
-        if part == "rows"
-        or probe(machine, stream, part, layer, range(position, position + 1), rank) != ZERO
+        if probe(machine, stream, part, layer, range(position, position + 1), rank) != ZERO
     ]
     by_head: dict[int, list[bytes]] = {}
     for position in positions:

@@ -12,7 +12,7 @@ from kvtape.events.facts import RunOpened
 from kvtape.events.ids import Rank, RequestId, StreamId
 from kvtape.events.reader import Step
 from kvtape.events.records import Sampling
-from kvtape.replay.alone import plan_alone, play_alone
+from kvtape.replay.alone import Picks, plan_alone, play_alone
 from kvtape.replay.audit import audit_run
 from kvtape.replay.book import rebook
 from kvtape.replay.diff import diff_alone
@@ -60,6 +60,10 @@ def recorded(world: int) -> tuple[RunOpened, tuple[Step, ...]]:
     return opened, tuple(record(opened, script(), make=cpus))
 
 
+def _picks(session: str) -> Picks:
+    return lambda request: request.session == session
+
+
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_run_on_two_ranks_is_equal_on_others_and_session_by_session(world: int) -> None:
     opened, steps = recorded(2)
@@ -69,9 +73,7 @@ def test_a_run_on_two_ranks_is_equal_on_others_and_session_by_session(world: int
     assert played.comparison.first is None
     assert played.comparison.compared["logits"] > 10
     for session in ("a", "b"):
-        plan = plan_alone(
-            reopened(opened, world=world), steps, lambda request, s=session: request.session == s
-        )
+        plan = plan_alone(reopened(opened, world=world), steps, _picks(session))
         with Machine(plan.opened, cpus) as machine:
             alone = play_alone(machine, plan)
         assert (alone.comparison.first, alone.inherited.first) == (None, None)
@@ -120,3 +122,18 @@ def test_any_bit_of_a_key_a_value_or_an_exponent_is_found(
         1, cache_name, head, position, column, bit,
     )  # fmt: skip
     assert place.rank == head and place.row == position % 32
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_many_rows_read_at_once_are_the_rows_read_one_by_one(world: int) -> None:
+    opened, steps = recorded(2)
+    with Machine(reopened(opened, world=world), cpus) as machine:
+        rerun(machine, steps[:4])
+        stream = next(iter(machine.state.streams.values()))
+        assert stream.rows > 34, "more than a page"
+        for device in machine.ranks.devices:
+            for layer in range(device.layers("rows")):
+                many = device.read_rows(machine.state, stream.stream, layer, 5, 29)
+                for at in range(29):
+                    one = device.read(machine.state, stream.stream, "rows", layer, 5 + at)
+                    assert {head: words[at].tobytes() for head, words in many.items()} == one

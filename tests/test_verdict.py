@@ -175,7 +175,7 @@ def test_a_wrong_state_taken_over_is_a_placement_fault_and_named(kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_one_lane_is_a_placement_fault(kind: str) -> None:
-    """The whole run repeats it, for its streams sit in the same lanes; the session alone does not."""
+    """The whole run repeats it, its streams sit in the same lanes; the session alone does not."""
     opened = opening(kind)
 
     def make(run: RunOpened) -> Sequence[Device]:
