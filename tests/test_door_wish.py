@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvtape.devices.http.asks import CompletionAsk, parse
@@ -24,6 +24,7 @@ def float_of(pattern: int) -> float:
 
 @settings(deadline=None)
 @given(st.floats(-100, 100))
+@example(-0.0)
 def test_bits_are_float32s_and_minus_zero_is_zero(value: float) -> None:
     assert bits(value) == int(np.float32(value + 0.0).view(np.uint32))
     assert bits(value) != 0x80000000 or value != 0
@@ -35,6 +36,8 @@ def drawn(**fields: Any) -> Sampling:
 
 @settings(deadline=None)
 @given(st.floats(0, 2), st.floats(0, 1, exclude_min=True), st.integers(-1, 2**31 - 1))
+@example(0.5, 1.0, -1)
+@example(1e-45, 1e-45, 0)
 def test_whatever_is_asked_the_sampler_gets_sound_numbers(
     temperature: float, top_p: float, top_k: int
 ) -> None:
