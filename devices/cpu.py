@@ -83,6 +83,7 @@ class CpuDevice:
         if settings.poisons:
             reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
             self.inspector.poison_pages(reserved, settings.poison)
+        self._compile(settings.lanes)
 
     # --- the protocol ----------------------------------------------------------------------------
 
@@ -95,9 +96,9 @@ class CpuDevice:
         for fact in facts:
             self._do(state, fact, acks, breaks)
         batch = batch_of(state, facts, every_row=every_row)
-        draws = self._draws.of(state, batch)
+        draws = self._draws.of(state.streams, batch)
         running = CpuRunning(
-            self, state, batch, self._tables(state, batch), draws, acks, breaks, every_row
+            self, state, batch, self._tables(state.tables, batch), draws, acks, breaks, every_row
         )
         if batch.rows:
             self._prepare(batch)
@@ -203,6 +204,16 @@ class CpuDevice:
 
     # --- the step --------------------------------------------------------------------------------
 
+    def _compile(self, lanes: int) -> None:
+        """Run a program without ops, so that no step waits for the compiler."""
+        none = np.zeros(0, np.int64)
+        batch = Batch([], none, none, none, none, none)
+        nothing = self.memory._replace(ops=self.memory.ops[:0])
+        tables = self._tables(np.zeros((lanes, 1), np.int32), batch)
+        run_program(
+            nothing, self.exchange.shared, tables, self._draws.of({}, batch), self._parties[0]
+        )
+
     def _party(self, thread: int, spins: int, first_head: int) -> Party:
         a = self.family.attention
         return Party(
@@ -217,7 +228,7 @@ class CpuDevice:
             digests=self.settings.keeps_rows,
         )
 
-    def _tables(self, state: State, batch: Batch) -> StepTables:
+    def _tables(self, pages: NDArray[np.int32], batch: Batch) -> StepTables:
         """The step's tables; page tables are copied, the state may go on while the step runs."""
         most = tile_rows(self.family.attention.group)
         tiles = cut_tiles(batch.positions, batch.lanes, 0, batch.rows, most, self._tiles)
@@ -226,7 +237,7 @@ class CpuDevice:
             positions=batch.positions,
             lanes=batch.lanes,
             selected=batch.selected,
-            tables=state.tables.copy(),
+            tables=pages.copy(),
             tiles=self._tiles[:tiles],
             runs=batch.seen(),
             poisoned=np.full(len(batch.runs), CLEAN, np.int64),

@@ -1,12 +1,14 @@
 """How each sampled row of a step draws its token, as arrays that the program reads."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.kernels.interpreter import Draws
-from ..core.state import State, Stream
+from ..core.state import Stream
+from ..events.ids import StreamId
 from ..events.records import Sampling
 from .batch import Batch, Run
 
@@ -22,7 +24,7 @@ class DrawTables:
         self.vocab = vocab
         self._no_counts = np.zeros((1, vocab), np.int32)
 
-    def of(self, state: State, batch: Batch) -> Draws:
+    def of(self, streams: Mapping[StreamId, Stream], batch: Batch) -> Draws:
         """One column a selected row, in the batch's order; counts [penalised rows + 1, vocab]."""
         floats: list[tuple[int, ...]] = []
         whole: list[tuple[int, ...]] = []
@@ -34,7 +36,7 @@ class DrawTables:
         for run in batch.runs:
             if not run.sampled:
                 continue
-            stream = state.streams[run.stream]
+            stream = streams[run.stream]
             sampling = stream.request.sampling
             penalties = _penalties(sampling)
             floats += [(sampling.temperature_bits, sampling.top_p_bits, *penalties)] * run.sampled

@@ -187,6 +187,14 @@ def run_check(memory, step, party, op):
 
 
 @inner
+def copy_columns(source, target, first, last):
+    """Columns first to last of every row, none if last is not above first; both [rows, width]."""
+    for row in range(source.shape[0]):
+        for column in range(first, last):
+            target[row, column] = source[row, column]
+
+
+@inner
 def run_gather(memory, shared, party, op, rows, side):
     """GATHER: x, width, own first column, own last column. False if the step was aborted."""
     alone = party.threads == 1
@@ -198,17 +206,12 @@ def run_gather(memory, shared, party, op, rows, side):
     x = memory.floats[op[1] : op[1] + rows * width].reshape(rows, width)
     out = shared.columns[side][: rows * width].reshape(rows, width)
     first, last = part_of(end - own, party.thread, party.threads)
-    for row in range(rows):
-        out[row, own + first : own + last] = x[row, own + first : own + last]
+    copy_columns(x, out, own + first, own + last)
     if not meet(shared.group, party.world * party.threads, party.spins):
         return False
     first, last = part_of(width, party.thread, party.threads)
-    below, above = min(last, own), max(first, end)
-    for row in range(rows):
-        if first < below:
-            x[row, first:below] = out[row, first:below]
-        if above < last:
-            x[row, above:last] = out[row, above:last]
+    copy_columns(out, x, first, min(last, own))
+    copy_columns(out, x, max(first, end), last)
     return alone or meet(memory.team, party.threads, party.spins)
 
 
@@ -234,10 +237,10 @@ def run_sample(memory, step, draws, party, op, rows):
     row = fetch_add(memory.turns, op[3], 1)
     while row < rows:
         logits = memory.floats[at + row * width : at + (row + 1) * width]
-        temperature, penalties = draws.floats[0, row], draws.floats[2:, row]
+        temperature, repetition = draws.floats[0, row], draws.floats[2, row]
+        frequency, presence = draws.floats[3, row], draws.floats[4, row]
         first, last = draws.bias_starts[row], draws.bias_starts[row + 1]
-        three = penalties[0], penalties[1], penalties[2]
-        plain = three == (ONE, ZERO, ZERO) and first == last
+        plain = repetition == ONE and frequency == ZERO and presence == ZERO and first == last
         if plain and temperature == ZERO:
             draws.tokens[row] = greedy(logits)
         else:
@@ -245,7 +248,8 @@ def run_sample(memory, step, draws, party, op, rows):
             counts = draws.counts[draws.whole[3, row]]
             reply_counts = draws.reply_counts[draws.whole[3, row]]
             draws.tokens[row] = sample_row(
-                logits, temperature, top_k, draws.floats[1, row], three,
+                logits, temperature, top_k, draws.floats[1, row],
+                (repetition, frequency, presence),
                 draws.bias_ids[first:last], draws.biases[first:last], counts, reply_counts,
                 seed, step.positions[step.selected[row]] + 1, choice,
                 memory.sample_floats[mine], memory.sample_weights[mine],
