@@ -2,9 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ..events.errors import TapeError
 from ..events.facts import RunOpened
 from ..events.reader import Step, Tape
+from ..events.seal import Seal
+
+
+def open_whole(path: Path, run: int = 0) -> Tape:
+    """Open a run (0: the last) of a tape whose bytes are those it was closed with, if it was."""
+    tape = Tape.open(path, run or None)
+    if tape.seal is Seal.BROKEN:
+        tape.close()
+        raise TapeError(f"{path}: its bytes changed since it was closed; `audit` says where")
+    return tape
 
 
 def _no_blob(name: str) -> bytes:

@@ -16,7 +16,7 @@ from ..events.verify import Finding
 from .audit import audit_file, audit_run
 from .diff import Found, diff_alone, diff_two
 from .machine import MakeDevices
-from .recording import Recording
+from .recording import Recording, open_whole
 from .run_replay import MakeFor, WrongUse
 from .show import (
     CONSOLE,
@@ -45,7 +45,7 @@ def open_side(side: str, stack: ExitStack) -> tuple[Recording, int]:
     else:
         path = Path(named["path"])
         rank, last = (int(named[name]) if named[name] else -1 for name in ("rank", "seq"))
-    tape = stack.enter_context(Tape.open(path))
+    tape = stack.enter_context(open_whole(path))
     if rank >= tape.opened.world:
         raise WrongUse(f"{side}: the run has ranks 0 to {tape.opened.world - 1}")
     return Recording.on(tape, rank, last), tape.last_seq

@@ -9,16 +9,16 @@ from rich.markup import escape
 
 from ..core.families.family import UnsupportedShape
 from ..core.link import RankLost
-from ..core.state import State
 from ..devices.weights.checkpoint import ModelError
 from ..events.errors import TapeError
 from ..events.facts import RequestArrived
 from ..events.reader import Tape
-from .alone import Alone, plan_alone, play_alone
-from .book import Rebooked, rebook
+from .alone import Alone, play_alone
+from .alone_plan import plan_alone
 from .forward import play_forward, read_streams, room_for
+from .look import run_book, show_state, summary
 from .machine import Machine, MakeDevices
-from .recording import Recording
+from .recording import Recording, open_whole
 from .rerun import Played, Tick, reopened, rerun
 from .show import (
     CONSOLE,
@@ -71,9 +71,9 @@ def run_replay(path: Path, options: ReplayOptions, make_for: MakeFor | None) -> 
     """Replay a tape and say what was found: 0 equal, 1 not, 2 wrong use, 3 refused."""
     try:
         _check(options)
-        with Tape.open(path, options.run or None) as tape:
+        with open_whole(path, options.run) as tape:
             if options.book:
-                return _book(tape, options)
+                return run_book(tape, as_json=options.as_json)
             if make_for is None:
                 raise Refused("this build has no device to replay on; --book needs none")
             replaying = _Replaying(tape, options, make_for)
@@ -178,7 +178,7 @@ class _Replaying:
         if self._options.as_json:
             say_json({"at": self._options.to, "state": seen, "first": first_json(first)})
         else:
-            _show_state(seen, self._options.to)
+            show_state(seen, self._options.to)
             show_first(first)
         return EQUAL if first is None else DIFFERS
 
@@ -203,74 +203,3 @@ def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
         show_compared(played.comparison.compared)
         show_first(judged.first)
     return EQUAL if judged.verdict is Verdict.EQUAL else DIFFERS
-
-
-# --- the book and the state -----------------------------------------------------------------------
-
-
-def _book(tape: Tape, options: ReplayOptions) -> int:
-    with bar("decide", tape.at(tape.last_seq).step, quiet=options.as_json) as tick:
-        done = rebook(tape.opened, tape.steps(), tick)
-    first = done.first
-    if options.as_json:
-        say_json(_book_json(done))
-    elif first is None:
-        CONSOLE.print(f"[bold green]equal[/]: {done.facts} facts in {done.steps} steps")
-    else:
-        CONSOLE.print(f"[bold red]differs[/] at event {first.seq}, step {first.step}")
-        for side, fact in (("recorded", first.recorded), ("decided", first.decided)):
-            text = "nothing" if fact is None else fact.model_dump_json()
-            CONSOLE.print(f"  {side}: {escape(text)}")
-        CONSOLE.print(f"  {escape(first.why)}" if first.why else "", end="")
-    return EQUAL if first is None else DIFFERS
-
-
-def _book_json(done: Rebooked) -> dict[str, object]:
-    first = done.first
-    sides = None
-    if first is not None:
-        recorded, decided = (
-            None if fact is None else fact.model_dump(mode="json")
-            for fact in (first.recorded, first.decided)
-        )
-        sides = {
-            "step": first.step, "seq": first.seq, "recorded": recorded, "decided": decided,
-            "why": first.why,
-        }  # fmt: skip
-    verdict = Verdict.EQUAL if first is None else Verdict.PLACEMENT
-    return {
-        "verdict": verdict.value, "steps": done.steps, "facts": done.facts, "first": sides,
-    }  # fmt: skip
-
-
-def summary(state: State) -> dict[str, object]:
-    """A state in plain values: lanes, tables, rows, sums, the queue and the kept states."""
-    streams = [
-        {
-            "stream": stream.stream, "session": stream.request.session,
-            "request": stream.request.request, "phase": stream.phase.value, "lane": stream.lane,
-            "rows": stream.rows, "tokens": len(stream.tokens), "cached": stream.cached,
-            "table": state.table(stream) if stream.pages else [], "promise": stream.promise,
-            "sums": stream.sums,
-        }
-        for stream in state.streams.values()
-    ]  # fmt: skip
-    kept = [
-        {"state": one.state, "mark": one.mark, "pages": list(one.pages), "digest": one.digest}
-        for one in state.kept.values()
-    ]
-    return {
-        "step": state.step, "free_pages": state.book.free, "promised": state.book.promised,
-        "queue": list(state.queue), "streams": streams, "kept": kept,
-    }  # fmt: skip
-
-
-def _show_state(seen: dict[str, object], at: int) -> None:
-    CONSOLE.print(f"[bold]at event {at}[/]")
-    for name, value in seen.items():
-        if not isinstance(value, list):
-            CONSOLE.print(f"  {name}: {value}")
-            continue
-        CONSOLE.print(f"  {name}:")
-        for one in value:
-            CONSOLE.print(f"    {escape(str(one))}")

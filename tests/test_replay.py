@@ -14,7 +14,8 @@ from kvtape.events.facts import AnyFact, RunOpened
 from kvtape.events.ids import RequestId
 from kvtape.events.reader import Step
 from kvtape.events.records import Sampling
-from kvtape.replay.alone import Alone, plan_alone, play_alone
+from kvtape.replay.alone import Alone, play_alone
+from kvtape.replay.alone_plan import plan_alone
 from kvtape.replay.book import rebook
 from kvtape.replay.forward import play_forward, read_streams, room_for
 from kvtape.replay.machine import Machine

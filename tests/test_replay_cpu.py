@@ -12,7 +12,8 @@ from kvtape.events.facts import RunOpened
 from kvtape.events.ids import Rank, RequestId, StreamId
 from kvtape.events.reader import Step
 from kvtape.events.records import Sampling
-from kvtape.replay.alone import Picks, plan_alone, play_alone
+from kvtape.replay.alone import play_alone
+from kvtape.replay.alone_plan import Picks, plan_alone
 from kvtape.replay.audit import audit_run
 from kvtape.replay.book import rebook
 from kvtape.replay.diff import diff_alone

@@ -14,7 +14,8 @@ from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact, RunOpened
 from kvtape.events.ids import Rank, StreamId
 from kvtape.events.reader import Step
-from kvtape.replay.alone import plan_alone, play_alone
+from kvtape.replay.alone import play_alone
+from kvtape.replay.alone_plan import plan_alone
 from kvtape.replay.machine import Machine, MakeDevices
 from kvtape.replay.rerun import rerun
 from kvtape.replay.verdict import Judgement, Verdict, judge_run, judge_session

@@ -1,0 +1,79 @@
+"""What a replay shows without judging: the book decided again, and the state at a fact."""
+
+from rich.markup import escape
+
+from ..core.state import State
+from ..events.reader import Tape
+from .book import Rebooked, rebook
+from .show import CONSOLE, DIFFERS, EQUAL, bar, say_json
+from .verdict import Verdict
+
+
+def run_book(tape: Tape, *, as_json: bool) -> int:
+    """Decide a run again and say what was found; the exit code."""
+    with bar("decide", tape.at(tape.last_seq).step, quiet=as_json) as tick:
+        done = rebook(tape.opened, tape.steps(), tick)
+    first = done.first
+    if as_json:
+        say_json(_book_json(done))
+    elif first is None:
+        CONSOLE.print(f"[bold green]equal[/]: {done.facts} facts in {done.steps} steps")
+    else:
+        CONSOLE.print(f"[bold red]differs[/] at event {first.seq}, step {first.step}")
+        for side, fact in (("recorded", first.recorded), ("decided", first.decided)):
+            text = "nothing" if fact is None else fact.model_dump_json()
+            CONSOLE.print(f"  {side}: {escape(text)}")
+        CONSOLE.print(f"  {escape(first.why)}" if first.why else "", end="")
+    return EQUAL if first is None else DIFFERS
+
+
+def _book_json(done: Rebooked) -> dict[str, object]:
+    first = done.first
+    sides = None
+    if first is not None:
+        recorded, decided = (
+            None if fact is None else fact.model_dump(mode="json")
+            for fact in (first.recorded, first.decided)
+        )
+        sides = {
+            "step": first.step, "seq": first.seq, "recorded": recorded, "decided": decided,
+            "why": first.why,
+        }  # fmt: skip
+    verdict = Verdict.EQUAL if first is None else Verdict.PLACEMENT
+    return {
+        "verdict": verdict.value, "steps": done.steps, "facts": done.facts, "first": sides,
+    }  # fmt: skip
+
+
+def summary(state: State) -> dict[str, object]:
+    """A state in plain values: lanes, tables, rows, sums, the queue and the kept states."""
+    streams = [
+        {
+            "stream": stream.stream, "session": stream.request.session,
+            "request": stream.request.request, "phase": stream.phase.value, "lane": stream.lane,
+            "rows": stream.rows, "tokens": len(stream.tokens), "cached": stream.cached,
+            "table": state.table(stream) if stream.pages else [], "promise": stream.promise,
+            "sums": stream.sums,
+        }
+        for stream in state.streams.values()
+    ]  # fmt: skip
+    kept = [
+        {"state": one.state, "mark": one.mark, "pages": list(one.pages), "digest": one.digest}
+        for one in state.kept.values()
+    ]
+    return {
+        "step": state.step, "free_pages": state.book.free, "promised": state.book.promised,
+        "queue": list(state.queue), "streams": streams, "kept": kept,
+    }  # fmt: skip
+
+
+def show_state(seen: dict[str, object], at: int) -> None:
+    """A summary for people."""
+    CONSOLE.print(f"[bold]at event {at}[/]")
+    for name, value in seen.items():
+        if not isinstance(value, list):
+            CONSOLE.print(f"  {name}: {value}")
+            continue
+        CONSOLE.print(f"  {name}:")
+        for one in value:
+            CONSOLE.print(f"    {escape(str(one))}")
