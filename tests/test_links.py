@@ -56,6 +56,25 @@ def test_every_follower_gets_the_same_facts_and_reports_by_rank(world: int) -> N
             assert all(one is other for one, other in zip(facts, sent, strict=True))
 
 
+def test_a_rank_that_reports_before_another_has_answered_is_heard_in_its_turn() -> None:
+    leader, followers = thread_group(3, 20)
+    ahead = Event()
+
+    def act(follower: Follower) -> None:
+        if follower.rank == 2:
+            assert ahead.wait(10)
+        assert follower.receive() is not None
+        follower.report(Report(follower.rank, 0))
+        ahead.set()
+
+    threads = started(followers, act)
+    assert [one.rank for one in run_step(leader, 0)] == [1, 2]
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    leader.close("done")
+
+
 def test_a_group_of_one_waits_for_nobody() -> None:
     leader, followers = thread_group(1, 0.01)
     leader.send(0, FACTS[1])
