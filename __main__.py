@@ -204,6 +204,25 @@ def demo(
     raise typer.Exit(run_demo(keep))
 
 
+@app.command()
+def bench(
+    part: Annotated[
+        str,
+        typer.Argument(help="decode, prompt, recording, replay, ranks, memory, ready, book, all"),
+    ] = "all",
+    rounds: Annotated[int, typer.Option(min=0, help="of each part; 0: as many as it needs")] = 0,
+    peers_python: Annotated[
+        str, typer.Option(help="an interpreter that has the peers; by default this one")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Measure speed and memory beside their bars, and beside llama.cpp and transformers."""
+    from .replay.bench import PARTS, run_bench
+
+    one_of("PART", part, (*PARTS, "all"))
+    raise typer.Exit(run_bench(part, rounds, peers_python, as_json))
+
+
 def one_of(option: str, value: str, among: tuple[str, ...]) -> None:
     """Refuse a value that an option does not have."""
     if value not in among:
