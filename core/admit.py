@@ -59,8 +59,9 @@ def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
         return refused("context_length_exceeded", total, opened.context)
     if pages > opened.pages:
         return refused("larger_than_pool", pages, opened.pages)
-    if len(state.queue) >= opened.queue:
-        return refused("queue_full", len(state.queue) + 1, opened.queue)
+    waiting = len(state.queue) - state.lanes.count(None)  # a free lane is about to be taken
+    if waiting >= opened.queue:
+        return refused("queue_full", waiting + 1, opened.queue)
     return None
 
 

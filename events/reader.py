@@ -10,8 +10,8 @@ from typing import NamedTuple, Self
 
 import sqlalchemy as sa
 
-from .canon import fill_outcome
-from .chain import FACT
+from .canon import content_name, fill_outcome
+from .chain import FACT, GENESIS
 from .commands import AnyCommand, DeviceDone
 from .errors import BrokenRecord, TapeError
 from .facts import AnyFact, RequestArrived, RunClosed, RunOpened, StepClosed, StreamQueued
@@ -185,17 +185,25 @@ class Tape:
 
     def entries(self, first: int = 0, last: int = SEQ_MAX) -> Iterator[Entry]:
         """Commands and facts with `first <= seq <= last`, in order."""
-        with told(self.path):
-            for row in stored_rows(self._connection, self.run, first, last):
-                yield self._entry(row)
+        return self._walk(first, last, facts_only=False)
 
     def facts(self, first: int = 0, last: int = SEQ_MAX) -> Iterator[tuple[int, AnyFact]]:
         """The facts among them, each with its `seq`."""
+        for entry in self._walk(first, last, facts_only=True):
+            yield entry.seq, entry.record  # type: ignore[misc]
+
+    def _walk(self, first: int, last: int, *, facts_only: bool) -> Iterator[Entry]:
+        """Rows in order; each is checked against the one before it, from the walk's second on."""
+        chain = GENESIS if first <= 0 else None
         with told(self.path):
             for row in stored_rows(self._connection, self.run, first, last):
-                if row.side == FACT:
-                    entry = self._entry(row)
-                    yield entry.seq, entry.record  # type: ignore[misc]
+                entry = self._entry(row) if row.side == FACT or not facts_only else None
+                if chain is not None and row.link(chain, self.run) != row.chain:
+                    where = f"{self.path}: run {self.run}, row {row.seq}"
+                    raise BrokenRecord(f"{where}: it is not what was chained to the row before it")
+                chain = row.chain if isinstance(row.chain, bytes) else b""
+                if entry is not None:
+                    yield entry
 
     def at(self, seq: int) -> Entry:
         """One row by its number."""
@@ -206,7 +214,10 @@ class Tape:
     def steps(self, first: int = 0, last: int = SEQ_MAX) -> Iterator[Step]:
         """The turns of the loop after `RunOpened`, in order; only rows `first` to `last` count."""
         turn: list[Entry] = []
-        for entry in self.entries(max(first, 1), last):
+        first = max(first, 1)
+        for entry in self.entries(first - 1, last):  # so that the first of them is checked as well
+            if entry.seq < first:
+                continue
             if turn and (entry.step != turn[0].step or (turn[-1].is_fact and not entry.is_fact)):
                 yield _step(turn)
                 turn = []
@@ -261,7 +272,10 @@ class Tape:
     def content(self, name: str) -> bytes:
         """The bytes of a content row (token ids as int32 little-endian); KeyError when missing."""
         with told(self.path):
-            return content_of(self._connection, name)
+            data = content_of(self._connection, name)
+        if content_name(data) != name:
+            raise BrokenRecord(f"{self.path}: content row {name} holds other bytes")
+        return data
 
     def blob(self, name: str) -> bytes:
         """Bytes that a record names, as a rank's row where ranks parted; KeyError when missing."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from .canon import Resolver, decode_command, decode_fact
-from .chain import COMMAND, FACT
+from .chain import COMMAND, FACT, GENESIS, link
 from .commands import AnyCommand
 from .errors import BrokenRecord
 from .facts import AnyFact
@@ -38,6 +38,24 @@ class StoredRow(NamedTuple):
         if record.kind != self.kind:
             raise BrokenRecord(f"its kind is {self.kind!r:.60}, its body a {record.kind}")
         return record
+
+    def link(self, previous: bytes, run: int) -> bytes | None:
+        """What it is chained by after `previous`; None where its columns are no row's."""
+        typed = isinstance(self.kind, str) and isinstance(self.body, str)
+        numbers = isinstance(self.seq, int) and isinstance(self.step, int)
+        stream = isinstance(self.stream, int | None)
+        if not (typed and numbers and stream) or len(previous) != len(GENESIS):
+            return None
+        return link(
+            previous,
+            run=run,
+            seq=self.seq,
+            step=self.step,
+            side=self.side,
+            stream=self.stream,
+            kind=self.kind.encode("utf-8", "surrogateescape"),
+            body=self.body.encode("utf-8", "surrogateescape"),
+        )
 
 
 def stored_rows(

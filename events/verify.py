@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 
 from .canon import content_name
-from .chain import FACT, GENESIS, link
+from .chain import FACT, GENESIS
 from .commands import AnyCommand
 from .errors import BrokenRecord
 from .facts import FORMAT, AnyFact, RunOpened
@@ -227,24 +227,9 @@ class _Walk:
         if step < self._step:
             yield "order", f"step {step} after step {self._step}"
         self._step = step
-        if self._link(row) != row.chain:
+        if row.link(self._chain, self._run) != row.chain:
             yield "chain", "it is not what was chained to the row before it"
         self._chain = row.chain if isinstance(row.chain, bytes) else bytes(32)
-
-    def _link(self, row: StoredRow) -> bytes | None:
-        typed = isinstance(row.kind, str) and isinstance(row.body, str)
-        if not typed or not isinstance(row.stream, int | None) or len(self._chain) != 32:
-            return None
-        return link(
-            self._chain,
-            run=self._run,
-            seq=row.seq,
-            step=row.step,
-            side=row.side,
-            stream=row.stream,
-            kind=row.kind.encode("utf-8", "surrogateescape"),
-            body=row.body.encode("utf-8", "surrogateescape"),
-        )
 
     def own(self, row: StoredRow, record: AnyCommand | AnyFact) -> Iterator[tuple[str, str]]:
         """What is wrong with a row's columns and place, its record being readable."""

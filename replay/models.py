@@ -17,7 +17,7 @@ from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
 from ..devices.weights.find import CARRIED, find_model
 from ..events.facts import RunOpened
 from .machine import MakeDevices
-from .opening import RunOptions, context_of, pages_of, run_opened, settings_of
+from .opening import BadOption, RunOptions, context_of, pages_of, run_opened, settings_of
 from .verdict import Refused
 
 FAKES = {
@@ -25,6 +25,7 @@ FAKES = {
     "fake-pages": lambda: paged_rules(page_rows=32, vocab=256),
 }
 FAKE_CONTEXT = 2048
+FAKE_CONTEXT_MOST = 2**17  # its pages are memory like any other
 FAKE_PAGE_BYTES = 4096
 NO_MODEL = "0" * 32
 
@@ -69,6 +70,8 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
 def _load_fake(name: str, options: RunOptions) -> Loaded:
     rules = FAKES[name]()
     context = options.context or FAKE_CONTEXT
+    if context > FAKE_CONTEXT_MOST:
+        raise BadOption(f"--context {context}: {name} has {FAKE_CONTEXT_MOST} rows at most")
     window = -(-context // rules.page_rows) + 1
     opened = run_opened(
         options, rules, model=name, model_digest=NO_MODEL, family="fake", device="fake",

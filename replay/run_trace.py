@@ -6,14 +6,14 @@ from pathlib import Path
 
 from ..events.errors import TapeError
 from ..events.export import export, import_jsonl
-from ..events.reader import Tape
+from .recording import open_whole
 from .show import EQUAL, WRONG_USE, fail
 
 
 def run_export(path: Path, run: int) -> int:
     """Write a run's lines to standard output."""
     try:
-        with Tape.open(path, run or None) as tape:
+        with open_whole(path, run) as tape:
             for line in export(tape):
                 sys.stdout.write(line + "\n")
     except TapeError as error:

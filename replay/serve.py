@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..core.families.family import UnsupportedShape
 from ..devices.http.door import DoorSettings
 from ..devices.http.engine import Info
 from ..devices.http.serve import AddressRefused, bind
@@ -67,7 +68,7 @@ def run_serve(options: ServeOptions) -> int:
             info = info_of(loaded.opened, loaded.ends)
             tape = replace(options.tape, weights=loaded.weights)
             live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
-        except (BadOption, BadFault, ModelError, TapeError) as error:
+        except (BadOption, BadFault, ModelError, UnsupportedShape, TapeError) as error:
             return told(error)
         except KeyboardInterrupt:
             LOG.info("told to end while loading")
@@ -100,7 +101,8 @@ def load_with_progress(name: str, options: RunOptions) -> Loaded:
     """Load a model, showing how far the kernels and the weights are."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(f"opening {name}", total=None)
         return load(
             name,

@@ -135,7 +135,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
-def kvtape(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+def tool(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself; `more` is put into its environment."""
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, env=environment(**more),
