@@ -318,7 +318,8 @@ class CpuDevice:
                     report.breaks.append(Break(stream, "rows", held.row_sum, found))
 
     def _table(self, state: State, stream: StreamId) -> NDArray[np.int32]:
-        return state.tables[state.streams[stream].lane]
+        table: NDArray[np.int32] = state.tables[state.streams[stream].lane]
+        return table
 
     def _logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
@@ -329,6 +330,7 @@ class CpuDevice:
             first = run.first + run.rows - run.sampled
             if run.stream == stream and first <= position < run.first + run.rows:
                 start = logits.at + (at + position - first) * logits.width
-                return self.memory.floats[start : start + logits.width]
+                row: NDArray[np.float32] = self.memory.floats[start : start + logits.width]
+                return row
             at += run.sampled
         return None

@@ -13,7 +13,8 @@ from ..core.kernels.poison import fill_flat, poison_value
 from ..core.kernels.rows import flip_bit, read_row, sum_rows
 from ..events.facts import FaultInjected
 
-Rows, Exponents = NDArray[np.int16], NDArray[np.int8]
+Rows = NDArray[np.int16]
+Exponents = NDArray[np.int8]
 Table = NDArray[np.int32]  # the pages of a stream, in row order
 
 

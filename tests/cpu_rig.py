@@ -19,7 +19,17 @@ from kvtape.devices.weights.checkpoint import Checkpoint
 from kvtape.devices.weights.find import find_model
 from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact
-from kvtape.events.ids import NO_STATE, Lane, PageId, Rank, RequestId, SessionId, StateId, StreamId
+from kvtape.events.ids import (
+    NO_STATE,
+    Lane,
+    PageId,
+    Rank,
+    RequestId,
+    SessionId,
+    StateId,
+    StreamId,
+    Token,
+)
 from kvtape.events.records import Sampling
 
 TINY = Path(__file__).with_name("data") / "llama_tiny"
@@ -35,6 +45,11 @@ def tiny_tokens() -> list[int]:
     """The 60 ids that the tiny llama's recorded logits belong to."""
     found = json.loads((TINY / "tokens.json").read_text())
     return [*found["prompt"], *found["generated"]]
+
+
+def ids(tokens: Sequence[int]) -> tuple[Token, ...]:
+    """Token ids as facts hold them."""
+    return tuple(Token(token) for token in tokens)
 
 
 def tiny_bits() -> NDArray[np.uint32]:
@@ -97,11 +112,11 @@ class CpuRig:
         stream = StreamId(self._streams)
         self._streams += 1
         request = RequestId(f"r{stream}")
-        return stream, [
+        facts: list[AnyFact] = [
             f.RequestArrived(
                 request=request,
                 session=SessionId("s"),
-                prompt=tuple(tokens),
+                prompt=ids(tokens),
                 history_tokens=0,
                 max_new=32,
                 sampling=sampling or Sampling(),
@@ -122,6 +137,7 @@ class CpuRig:
                 state=begun.get("state", NO_STATE),
             ),
         ]
+        return stream, facts
 
     def lease(self, stream: StreamId, rows: int, held: int | None = None) -> list[AnyFact]:
         """Pages that a stream needs to hold so many rows; `held`: pages it has."""
@@ -157,7 +173,7 @@ class CpuRig:
         """The facts of a round in which a stream keeps a token and computes its row."""
         known = self.state.streams[stream]
         return [
-            f.RowsKept(streams=(stream,), starts=(0, 1), tokens=(token,)),
+            f.RowsKept(streams=(stream,), starts=(0, 1), tokens=ids([token])),
             *self.lease(stream, len(known.tokens) + 1),
             f.RoundRun(lanes=(known.lane,)),
         ]

@@ -12,7 +12,7 @@ from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact
 from kvtape.events.ids import StreamId
 
-from .cpu_rig import TINY, CpuRig, tiny, tiny_bits, tiny_tokens
+from .cpu_rig import TINY, CpuRig, ids, tiny, tiny_bits, tiny_tokens
 
 TOKENS = tiny_tokens()
 
@@ -120,7 +120,7 @@ def test_rounds_of_many_lanes_mix_with_prompt_steps() -> None:
             *seat,
             *_lease(rig, [], other, 0, 20),
             f.PromptStepRun(stream=other, first=0, rows=20),
-            f.RowsKept(streams=(first,), starts=(0, 1), tokens=(TOKENS[30],)),
+            f.RowsKept(streams=(first,), starts=(0, 1), tokens=ids([TOKENS[30]])),
             f.RoundRun(lanes=(rig.state.streams[first].lane,)),
             every_row=True,
         )

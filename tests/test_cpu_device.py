@@ -1,6 +1,7 @@
 """The CPU device beside its bits: sampling, poison, flags, what it refuses, and how it ends."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ from kvtape.core.kernels import interpreter
 from kvtape.core.kernels.sampling import sample_row_meaning, sample_scratch
 from kvtape.core.link import RankLost
 from kvtape.devices.program import Op, Recorder
-from kvtape.devices.weights.checkpoint import BadModel
+from kvtape.devices.weights.checkpoint import BadModel, Checkpoint
 from kvtape.events import facts as f
+from kvtape.events.ids import StateId
 from kvtape.events.records import Sampling
 
 from .cpu_rig import CpuRig, adopted, kept, tiny, tiny_bits, tiny_tokens
 
 TOKENS = tiny_tokens()
+sample: Callable[..., Any] = sample_row_meaning
 HOT = Sampling(temperature_bits=int(np.float32(0.9).view(np.uint32)), seed=77)
 
 
@@ -42,7 +45,7 @@ def drawn(sampling: Sampling, position: int, known: list[int], prompt: int) -> i
     ids = np.array([token for token, _ in sampling.bias], np.int32)
     extra = np.array([pattern for _, pattern in sampling.bias], np.uint32).view(np.float32)
     return int(
-        sample_row_meaning(
+        sample(
             tiny_bits()[position].view(np.float32), of[0], sampling.top_k, of[1], tuple(of[2:]),
             ids, extra, *counts, sampling.seed, position + 1, 0, *sample_scratch(512),
         )
@@ -98,12 +101,12 @@ def test_a_row_that_nobody_wrote_is_reported(pattern: str) -> None:
         rig.state.streams[stream].rows = 32
         pages = rig.state.table(rig.state.streams[stream])
         taken = f.SnapshotTaken(
-            state=0, stream=stream, mark=32, shared=True, pages=tuple(pages), digest={}
+            state=StateId(0), stream=stream, mark=32, shared=True, pages=tuple(pages), digest={}
         )
         other, seat = rig.begin(TOKENS, **kept(0, pages))
         rig.step(taken, *seat, adopted(other, pages))
         report = rig.step(
-            f.StateResumed(stream=other, state=0, mark=32, digest={}),
+            f.StateResumed(stream=other, state=StateId(0), mark=32, digest={}),
             *rig.lease(other, 60),
             f.PromptStepRun(stream=other, first=32, rows=28),
         )[0]
@@ -126,7 +129,7 @@ class Spoiled:
 
 def test_a_row_that_is_no_number_flags_its_stream_alone() -> None:
     token = next(t for t in range(512) if t not in TOKENS)
-    with CpuRig(Spoiled(token), world=2) as rig:
+    with CpuRig(cast(Checkpoint, Spoiled(token)), world=2) as rig:
         one, seat = rig.begin(TOKENS[:20])
         two, other = rig.begin([*TOKENS[:5], token])
         pages = rig.state.book.next(2)
@@ -161,7 +164,7 @@ class Broken:
 def test_weights_that_are_no_numbers_are_refused_by_name() -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     with pytest.raises(BadModel, match=f"{name} row 7"):
-        CpuRig(Broken(name, 7))
+        CpuRig(cast(Checkpoint, Broken(name, 7)))
 
 
 def test_a_rank_that_does_not_come_stops_the_others() -> None:

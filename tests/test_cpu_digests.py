@@ -1,5 +1,8 @@
 """The CPU device's sums: of rows, logits, tokens and weights, and what breaks them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,9 +20,11 @@ from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact
 from kvtape.events.ids import Rank, StateId, StreamId
 
-from .cpu_rig import CpuRig, adopted, kept, tiny, tiny_bits, tiny_tokens
+from .cpu_rig import CpuRig, adopted, ids, kept, tiny, tiny_bits, tiny_tokens
 
 TOKENS = tiny_tokens()
+FIRST = StreamId(0)  # of a rig
+q16: Callable[..., Any] = meaning.q16
 PARTS_OF_A_STREAM = ("rows", "marks", "logits", "tokens")
 
 
@@ -29,7 +34,7 @@ def test_sums_are_those_of_the_definition() -> None:
         stream, _, reports = rig.run(TOKENS[:40], 40)
         sums = reports[-1].sums[stream]
         tokens = [
-            digest_of(np.array([token]).view(np.uint64), PARTS["tokens"], 0, 0, at, [0])
+            digest_of(np.array([token]).view(np.uint64), PARTS["tokens"], 0, 0, at, np.arange(1))
             for at, token in enumerate(TOKENS[:40])
         ]
         assert sums["tokens"] == add_pairs(*tokens)
@@ -56,8 +61,8 @@ def test_split_parts_add_over_ranks_and_the_others_are_equal(world: int, threads
     with CpuRig(tiny()) as one, CpuRig(tiny(), world=world, threads=threads) as many:
         for rig in (one, many):
             rig.run(TOKENS[:39], 13)
-        wanted = one.step(*one.draw(0, TOKENS[39]))[0].sums[0]
-        shares = [report.sums[0] for report in many.step(*many.draw(0, TOKENS[39]))]
+        wanted = one.step(*one.draw(FIRST, TOKENS[39]))[0].sums[FIRST]
+        shares = [report.sums[FIRST] for report in many.step(*many.draw(FIRST, TOKENS[39]))]
         for part in PARTS_OF_A_STREAM:
             values = [share[part] for share in shares]
             if part in many.device.rules.split:
@@ -77,7 +82,7 @@ def test_every_row_says_what_single_steps_say() -> None:
         for token in TOKENS[prompt:40]:
             reports.append(steps.step(*steps.draw(stream, token))[0])
         other, facts = once.begin(TOKENS[:prompt])
-        facts.append(f.RowsKept(streams=(other,), starts=(0, 15), tokens=tuple(TOKENS[prompt:40])))
+        facts.append(f.RowsKept(streams=(other,), starts=(0, 15), tokens=ids(TOKENS[prompt:40])))
         facts += once.lease(other, 40, held=0)
         every = _fast_forward(once, facts, 40)
         for at, report in enumerate(reports):
@@ -94,7 +99,7 @@ def _fast_forward(rig: CpuRig, facts: list[AnyFact], rows: int) -> EveryRow:
     """Apply facts and then run the stream's rows as one prompt step."""
     for fact in facts:
         apply(rig.state, fact)
-    stream = rig.state.streams[StreamId(0)]
+    stream = rig.state.streams[FIRST]
     stream.rows, stream.phase = 0, Phase.PROMPTING
     step = f.PromptStepRun(stream=stream.stream, first=0, rows=rows)
     apply(rig.state, step)
@@ -133,7 +138,7 @@ def test_level_full_notices_any_flipped_bit(data: st.DataObject) -> None:
     rig = _full_rig()
     fault = f.FaultInjected(
         rank=Rank(0),
-        stream=0,
+        stream=FIRST,
         part="rows",
         layer=data.draw(st.integers(0, 3)),
         cache=data.draw(st.sampled_from("kv")),
@@ -146,7 +151,7 @@ def test_level_full_notices_any_flipped_bit(data: st.DataObject) -> None:
     assert rig.step()[0].breaks == []
     found = rig.step(fault)[0].breaks
     assert [(one.stream, one.part) for one in found] == [(0, "rows")]
-    assert found[0].kept == rig.device.ledger.streams[0].row_sum != found[0].found
+    assert found[0].kept == rig.device.ledger.streams[FIRST].row_sum != found[0].found
     rig.step(fault)  # the same bit again: back as it was
 
 
@@ -165,7 +170,7 @@ def test_a_fault_goes_to_the_rank_that_it_names_and_nowhere_else() -> None:
     with CpuRig(tiny(), world=2, digests="full") as rig:
         rig.run(TOKENS[:40], 40)
         fault = f.FaultInjected(
-            rank=Rank(1), stream=0, part="rows", layer=2, cache="v", position=33, head=1,
+            rank=Rank(1), stream=FIRST, part="rows", layer=2, cache="v", position=33, head=1,
             column=3, bit=9, when="",
         )  # fmt: skip
         reports = rig.step(fault)
@@ -209,7 +214,7 @@ def test_the_model_digest_is_that_of_the_definition_at_any_rank_count() -> None:
             words = row_words(checkpoint.vector(name))
             sums.append(digest_of(words, PARTS["weights"], index, 0, 0, np.arange(words.size)))
             continue
-        codes, exponents, _ = meaning.q16(checkpoint.rows(name, 0, shape[0]))
+        codes, exponents, _ = q16(checkpoint.rows(name, 0, shape[0]))
         for row in range(shape[0]):
             words = np.append(row_words(codes[row]), np.int64(exponents[row]).view(np.uint64))
             sums.append(digest_of(words, PARTS["weights"], index, 0, row, np.arange(words.size)))

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from .cpu_rig import CpuRig
 
 DATA = Path(__file__).with_name("data")
 SHA = "f779b05f2cc029b4ce004b9e898fb243394dcd9f0e673c8f66dff1426ec4e076"  # of the definition's bits
-ROOM = {"lanes": 1, "context": 1024, "pages": 32, "prompt_rows": 64}
+ROOM: dict[str, Any] = {"lanes": 1, "context": 1024, "pages": 32, "prompt_rows": 64}
 
 pytestmark = pytest.mark.smollm2
 
@@ -94,7 +95,9 @@ def float64_logits(checkpoint: Checkpoint, ids: list[int]) -> NDArray[np.float64
         return checkpoint.rows(name, 0, checkpoint.shape(name)[0]).astype(np.float64)
 
     def norm(x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + c["rms_norm_eps"]) * weight(name)
+        mean = (x * x).mean(-1, keepdims=True)
+        scaled: NDArray[np.float64] = x / np.sqrt(mean + c["rms_norm_eps"]) * weight(name)
+        return scaled
 
     angle = np.arange(rows)[:, None] * c["rope_theta"] ** (-np.arange(0, width, 2) / width)
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -121,5 +124,6 @@ def float64_logits(checkpoint: Checkpoint, ids: list[int]) -> NDArray[np.float64
         gate, up = (h @ weight(f"{at}mlp.{m}_proj.weight").T for m in ("gate", "up"))
         x = x + (gate / (1 + np.exp(-gate)) * up) @ weight(at + "mlp.down_proj.weight").T
     tied = c["tie_word_embeddings"]
-    head = "model.embed_tokens.weight" if tied else "lm_head.weight"
-    return norm(x, "model.norm.weight") @ weight(head).T
+    last = weight("model.embed_tokens.weight" if tied else "lm_head.weight")
+    logits: NDArray[np.float64] = norm(x, "model.norm.weight") @ last.T
+    return logits
