@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import NO_STATE, Lane, PageId, Rank, RequestId, StateId
+from ..events.ids import NO_STATE, Lane, PageId, Rank, RequestId, StateId, StreamId
 from .keep import reclaim, reclaimable
 from .state import Phase, State, Stream
 
@@ -23,8 +23,8 @@ def arrive(state: State, wish: c.Arrive) -> Iterator[AnyFact]:
 _ARRIVAL = tuple(name for name in f.RequestArrived.model_fields if name != "kind")
 
 
-def _next_stream(state: State) -> f.StreamId:
-    return f.StreamId(state.next_stream)
+def _next_stream(state: State) -> StreamId:
+    return StreamId(state.next_stream)
 
 
 def rows_wanted(state: State, prompt_tokens: int, max_new: int) -> int:
@@ -125,7 +125,7 @@ def plan_marks(state: State, stream: Stream, start: int) -> tuple[int, ...]:
 
 def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:
     """Go on from a state that every rank read back as it was kept; otherwise begin at row 0."""
-    stream = state.streams.get(f.StreamId(answer.stream))
+    stream = state.streams.get(StreamId(answer.stream))
     if stream is None or stream.phase is not Phase.RESUMING or stream.state != answer.state:
         return  # cancelled while the ranks were reading
     mark = stream.kept_pages * state.opened.rules.page_rows

@@ -1,11 +1,12 @@
 """A step's outcome: the ranks' reports made one, and what their comparison found."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from ..events import commands as c
 from ..events.commands import AnyCommand
-from ..events.ids import Rank, StreamId
+from ..events.ids import Rank, StreamId, Token
 from ..events.records import Digests, FamilyRules
 from .device import Ack, Pair, Report
 from .digests import add_pairs, pair_hex
@@ -63,41 +64,41 @@ def commands_of(rules: FamilyRules, reports: Sequence[Report], book: str) -> lis
     """What a step's reports tell: its outcome, answers to resumes, broken sums, poison."""
     lead = reports[0]
     flagged = sorted({stream for report in reports for stream in report.flagged})
-    news: list[AnyCommand] = [
-        c.DeviceDone(
-            step=lead.step,
-            streams=tuple(lead.streams),
-            starts=tuple(lead.starts),
-            tokens=tuple(lead.tokens),
-            flagged=tuple(flagged),
-            digests=digests_of(rules, reports),
-            book=book,
-        )
-    ]
-    news.extend(_answers(rules, reports))
+    done = c.DeviceDone(
+        step=lead.step,
+        streams=tuple(lead.streams),
+        starts=tuple(lead.starts),
+        tokens=cast(tuple[Token, ...], tuple(lead.tokens)),
+        flagged=tuple(flagged),
+        digests=digests_of(rules, reports),
+        book=book,
+    )
+    return [done, *_answers(rules, reports), *_breaks(reports), *_poisons(reports)]
+
+
+def _breaks(reports: Sequence[Report]) -> Iterator[c.BreakFound]:
     for report in reports:
         for broken in report.breaks:
-            news.append(
-                c.BreakFound(
-                    step=report.step,
-                    rank=report.rank,
-                    stream=broken.stream,
-                    part=broken.part,
-                    kept=pair_hex(broken.kept),
-                    found=pair_hex(broken.found),
-                )
+            yield c.BreakFound(
+                step=report.step,
+                rank=report.rank,
+                stream=broken.stream,
+                part=broken.part,
+                kept=pair_hex(broken.kept),
+                found=pair_hex(broken.found),
             )
+
+
+def _poisons(reports: Sequence[Report]) -> Iterator[c.PoisonFound]:
+    for report in reports:
         for poisoned in report.poisoned:
-            news.append(
-                c.PoisonFound(
-                    step=report.step,
-                    rank=report.rank,
-                    stream=poisoned.stream,
-                    layer=poisoned.layer,
-                    position=poisoned.position,
-                )
+            yield c.PoisonFound(
+                step=report.step,
+                rank=report.rank,
+                stream=poisoned.stream,
+                layer=poisoned.layer,
+                position=poisoned.position,
             )
-    return news
 
 
 def _answers(rules: FamilyRules, reports: Sequence[Report]) -> list[c.ResumeAcked]:

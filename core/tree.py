@@ -34,7 +34,8 @@ class PromptTree:
 
     def walk(self, tokens: Sequence[int], salt: str, pages: int) -> list[Node]:
         """The nodes that repeat these tokens from row 0 on, at most `pages` of them."""
-        node, path = self._roots.get(salt), []
+        node = self._roots.get(salt)
+        path: list[Node] = []
         if node is None:
             return path
         for key in self._keys(tokens, pages):
@@ -83,7 +84,8 @@ class PromptTree:
 
     def passed_by(self, state: StateId) -> list[StateId]:
         """States whose whole prefix this state holds too, other than itself."""
-        node, found = self._end[state], []
+        node = self._end[state]
+        found: list[StateId] = []
         found.extend(other for other in node.ends if other != state)
         above = node.parent
         while above is not None:

@@ -1,5 +1,7 @@
 """Short plays on the fake device: each test's name is a rule of the book."""
 
+from typing import TypeVar
+
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.events import facts as f
 from kvtape.events.commands import Cancel, Flush
@@ -10,7 +12,10 @@ from .rig import Rig, arrive, opened_with
 PROMPT = [5 * at % 63 for at in range(40)]
 
 
-def of(kind: type[f.AnyFact], rig: Rig) -> list[f.AnyFact]:
+Kind = TypeVar("Kind", bound=f.Fact)
+
+
+def of(kind: type[Kind], rig: Rig) -> list[Kind]:
     return [fact for fact in rig.facts if isinstance(fact, kind)]
 
 
