@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from ..core.families.family import Family
 from ..core.kernels.attend import attend_scratch
-from ..core.kernels.interpreter import RankMemory
 from ..core.kernels.pack import aligned
+from ..core.kernels.program_memory import RankMemory
 from ..core.kernels.rope import rope_tables
 from ..core.kernels.sampling import sample_scratch
 from .program import Program

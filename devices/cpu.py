@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.device import Ack, Break, Pair, Poisoned, Report
+from ..core.device import Ack, Break, Pair, Report
 from ..core.digests import add_pairs
 from ..core.families.family import Family
 from ..core.kernels.attend import cut_tiles, tile_rows
-from ..core.kernels.interpreter import Draws, Party, RankMemory, StepTables, run_program
+from ..core.kernels.interpreter import run_program
+from ..core.kernels.program_memory import Draws, Party, RankMemory, StepTables
 from ..core.link import RankLost
 from ..core.state import State
 from ..events import facts as f
@@ -24,11 +25,9 @@ from .inspect import Inspector
 from .ledger import Ledger, Sums, pair_of, token_sums
 from .program import Program
 from .settings import DeviceSettings
+from .tally import CLEAN, note_flags, note_sums, note_tokens
 from .team import Team
 from .weights.checkpoint import Checkpoint
-
-SPINS = 4000  # turns of a meeting before a thread gives its core away
-CLEAN = 2**62  # a run without poison
 
 
 @dataclass(slots=True)
@@ -116,9 +115,13 @@ class CpuDevice:
                 self._run(running, 0)
             finally:
                 self.exchange.end(self.rank)
-            self._count(running, report)
-            self._sampled(running, report)
-        self._check(state, batch, report)
+            note_flags(batch, self.memory, running.tables, report)
+            if self.settings.keeps_rows:
+                self._count(running, report)
+            note_tokens(batch, running.draws, report)
+        if self.settings.keeps_rows:
+            full = self.settings.digests == "full"
+            note_sums(state, batch, self.ledger, self.inspector if full else None, report)
         return report
 
     def probe(
@@ -269,53 +272,15 @@ class CpuDevice:
     def _worker_failed(self, error: BaseException) -> None:
         self.exchange.abort(f"a thread of rank {self.rank} failed: {error!r}")
 
-    # --- the report ------------------------------------------------------------------------------
-
     def _count(self, running: CpuRunning, report: Report) -> None:
-        """Flags, poison and sums of the step's rows."""
-        batch, m = running.batch, self.memory
-        flags = m.flags[: batch.rows]
-        if flags.any():
-            flagged = [run for run in batch.runs if flags[run.at : run.at + run.rows].any()]
-            report.flagged.extend(run.stream for run in flagged)
-        for run, key in zip(batch.runs, running.tables.poisoned.tolist(), strict=True):
-            if key != CLEAN:
-                report.poisoned.append(Poisoned(run.stream, key & 0xFFF, key >> 12))
-        if self.settings.keeps_rows:
-            row_sums = m.row_sums[: batch.rows]
-            sums = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
-            logit_sums: Sums = sums.sum(axis=0, dtype=np.uint64)
-            if running.every_row:
-                report.every_row = self.ledger.every_row(batch, row_sums, logit_sums)
-            self.ledger.add(batch, row_sums, logit_sums)
-
-    def _sampled(self, running: CpuRunning, report: Report) -> None:
-        """The token of each run that reached the last one known."""
-        at = 0
-        for run in running.batch.runs:
-            at += run.sampled
-            if run.accepts:
-                report.streams.append(run.stream)
-                report.tokens.append(int(running.draws.tokens[at - 1]))
-                report.starts.append(len(report.tokens))
-            if report.every_row is not None:
-                report.every_row.tokens.append(running.draws.tokens[at - run.sampled : at])
-
-    def _check(self, state: State, batch: Batch, report: Report) -> None:
-        """The sums of the step's streams; at level full of all, after summing their rows anew."""
-        if not self.settings.keeps_rows:
-            return
-        streams = [run.stream for run in batch.runs]
-        if self.settings.digests == "full":
-            streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
-        for stream in streams:
-            table = self._table(state, stream)
-            report.sums[stream] = self.ledger.sums(stream, table)
-            if self.settings.digests == "full":
-                held = self.ledger.streams[stream]
-                found = self.inspector.sum(table, 0, held.rows)
-                if found != held.row_sum:
-                    report.breaks.append(Break(stream, "rows", held.row_sum, found))
+        """Add the step's rows to the running sums; say them after each row, if asked."""
+        batch = running.batch
+        row_sums = self.memory.row_sums[: batch.rows]
+        shares = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
+        logit_sums: Sums = shares.sum(axis=0, dtype=np.uint64)
+        if running.every_row:
+            report.every_row = self.ledger.every_row(batch, row_sums, logit_sums)
+        self.ledger.add(batch, row_sums, logit_sums)
 
     def _table(self, state: State, stream: StreamId) -> NDArray[np.int32]:
         table: NDArray[np.int32] = state.tables[state.streams[stream].lane]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.kernels.interpreter import Draws
+from ..core.kernels.program_memory import Draws
 from ..core.state import Stream
 from ..events.ids import StreamId
 from ..events.records import Sampling

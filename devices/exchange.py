@@ -6,7 +6,7 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.kernels.interpreter import Shared
+from ..core.kernels.program_memory import Shared
 from ..core.kernels.team import ABORT, WORDS
 from ..events.ids import Rank
 

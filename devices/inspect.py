@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from ..core.device import Pair
 from ..core.kernels.digest import PARTS, digest_rows
-from ..core.kernels.interpreter import RankMemory
 from ..core.kernels.packed import KEYS
 from ..core.kernels.poison import fill_flat, poison_value
+from ..core.kernels.program_memory import RankMemory
 from ..core.kernels.rows import flip_bit, read_row, sum_rows
 from ..events.facts import FaultInjected
 

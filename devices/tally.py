@@ -1,0 +1,51 @@
+"""What a rank says of a finished step: flags, poison, tokens, sums, and sums that do not hold."""
+
+from ..core.device import Break, Poisoned, Report
+from ..core.kernels.program_memory import Draws, RankMemory, StepTables
+from ..core.state import State
+from .batch import Batch
+from .inspect import Inspector
+from .ledger import Ledger
+
+CLEAN = 2**62  # a run without poison
+
+
+def note_flags(batch: Batch, memory: RankMemory, tables: StepTables, report: Report) -> None:
+    """Streams with a row that was no number, and the first poisoned row of each."""
+    flags = memory.flags[: batch.rows]
+    if flags.any():
+        flagged = [run for run in batch.runs if flags[run.at : run.at + run.rows].any()]
+        report.flagged.extend(run.stream for run in flagged)
+    for run, key in zip(batch.runs, tables.poisoned.tolist(), strict=True):
+        if key != CLEAN:
+            report.poisoned.append(Poisoned(run.stream, key & 0xFFF, key >> 12))
+
+
+def note_tokens(batch: Batch, draws: Draws, report: Report) -> None:
+    """The token of each run that reached the last one known; of every row, if that was asked."""
+    at = 0
+    for run in batch.runs:
+        at += run.sampled
+        if run.accepts:
+            report.streams.append(run.stream)
+            report.tokens.append(int(draws.tokens[at - 1]))
+            report.starts.append(len(report.tokens))
+        if report.every_row is not None:
+            report.every_row.tokens.append(draws.tokens[at - run.sampled : at])
+
+
+def note_sums(
+    state: State, batch: Batch, ledger: Ledger, inspector: Inspector | None, report: Report
+) -> None:
+    """The sums of the step's streams; with an inspector, of all, after summing their rows anew."""
+    streams = [run.stream for run in batch.runs]
+    if inspector is not None:
+        streams = [one for one in state.lanes if one is not None and one in ledger.streams]
+    for stream in streams:
+        table = state.tables[state.streams[stream].lane]
+        report.sums[stream] = ledger.sums(stream, table)
+        if inspector is not None:
+            held = ledger.streams[stream]
+            found = inspector.sum(table, 0, held.rows)
+            if found != held.row_sum:
+                report.breaks.append(Break(stream, "rows", held.row_sum, found))
