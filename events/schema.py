@@ -143,6 +143,19 @@ def check_readable(path: Path) -> None:
         raise TapeError(f"{path} is not a file")
     if path.stat().st_size == 0 and not beside(path, "-wal").exists():
         raise NotATape(f"{path} is empty")
+    whole = _bytes_by_header(path)
+    if path.stat().st_size < whole and not beside(path, "-wal").exists():
+        raise TornTape(f"{path} is cut short: {path.stat().st_size} bytes are left of {whole}")
+
+
+def _bytes_by_header(path: Path) -> int:
+    """How long SQLite's header says that the file is at least; 0 where it is no header."""
+    with path.open("rb") as file:
+        header = file.read(32)
+    if len(header) < 32 or not header.startswith(b"SQLite format 3\0"):
+        return 0
+    page_bytes = int.from_bytes(header[16:18])
+    return int.from_bytes(header[28:32]) * (65_536 if page_bytes == 1 else page_bytes)
 
 
 def remove_files(path: Path) -> None:
