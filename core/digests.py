@@ -1,5 +1,9 @@
 """Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
 
+from collections.abc import Sequence
+from itertools import chain
+from struct import pack
+
 Pair = tuple[int, int]
 
 ZERO: Pair = (0, 0)
@@ -11,6 +15,12 @@ def pair_hex(pair: Pair) -> str:
     text = f"{pair[0]:016x}{pair[1]:016x}"
     assert len(text) == 32, f"{pair} is not two 64-bit sums"
     return text
+
+
+def pairs_hex(pairs: Sequence[Pair]) -> list[str]:
+    """Each pair as `pair_hex` gives it; struct refuses what is not a 64-bit sum."""
+    words = list(chain.from_iterable(pairs))
+    return pack(f">{len(words)}Q", *words).hex("-", 16).split("-") if words else []
 
 
 def hex_pair(text: str) -> Pair:

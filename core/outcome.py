@@ -9,7 +9,7 @@ from ..events.commands import AnyCommand
 from ..events.ids import Rank, StreamId, Token
 from ..events.records import Digests, FamilyRules
 from .device import Ack, Pair, Report
-from .digests import add_pairs, pair_hex
+from .digests import add_pairs, pair_hex, pairs_hex
 
 NO_STREAM = StreamId(-1)
 
@@ -27,19 +27,24 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
     """Rank 0's sums of replicated parts, sums over ranks of split ones, each rank's share."""
     lead = reports[0]
     streams = tuple(sorted(lead.sums))
-    parts: dict[str, tuple[str, ...]] = {}
-    ranks: dict[str, tuple[tuple[str, ...], ...]] = {}
-    present = lead.sums[streams[0]] if streams else {}
-    for part in rules.parts:
-        if part not in present:
-            continue
-        if part in rules.split and len(reports) > 1:
-            shares = [[report.sums[stream][part] for report in reports] for stream in streams]
-            parts[part] = tuple(pair_hex(add_pairs(*share)) for share in shares)
-            ranks[part] = tuple(tuple(pair_hex(pair) for pair in share) for share in shares)
-        else:
-            parts[part] = tuple(pair_hex(lead.sums[stream][part]) for stream in streams)
-    return Digests(streams=streams, parts=parts, ranks=ranks)
+    held = [lead.sums[stream] for stream in streams]
+    named = [part for part in sorted(rules.parts) if held and part in held[0]]
+    shared = [part for part in named if part in rules.split] if len(reports) > 1 else []
+    shares = {
+        part: [[report.sums[stream][part] for report in reports] for stream in streams]
+        for part in shared
+    }
+    sums = {part: [add_pairs(*share) for share in shares[part]] for part in shared}
+    # All in one go and in the tape's order: this is done in every step, for every stream and part.
+    texts = pairs_hex(
+        [pair for part in named for pair in sums.get(part) or [each[part] for each in held]]
+    )
+    count = len(streams)
+    return Digests(
+        streams=streams,
+        parts={part: tuple(texts[at * count : (at + 1) * count]) for at, part in enumerate(named)},
+        ranks={part: tuple(tuple(pairs_hex(share)) for share in shares[part]) for part in shared},
+    )
 
 
 def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[Parting]:
