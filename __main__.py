@@ -102,6 +102,7 @@ def replay(
     poison: Annotated[str, typer.Option(help="a, b or off; as recorded by default")] = "",
     with_faults: Annotated[bool, typer.Option("--with-faults", help="flip again")] = False,
     rows: Annotated[int, typer.Option(min=0, help="prompt rows a step, fast-forward")] = 0,
+    record: Annotated[str, typer.Option(help="keep the replay as a tape of its own")] = "",
     as_json: Json = False,
 ) -> None:
     """Run a tape again, whole or in part, and say whether every bit is the tape's."""
@@ -123,6 +124,7 @@ def replay(
         poison=poison,
         with_faults=with_faults,
         rows_a_step=rows,
+        record=record,
         as_json=as_json,
     )
     raise typer.Exit(run_replay(tape, options, devices_for(threads)))

@@ -11,6 +11,7 @@ from ..events.commands import AnyCommand
 from ..events.facts import AnyFact, RunOpened
 from .loop import Run, run
 from .ranks import Ranks
+from .rerecord import Rerecorder
 
 MakeDevices = Callable[[RunOpened], Sequence[Device]]  # one for each rank of `opened.world`
 
@@ -25,13 +26,17 @@ class Turn:
 
 
 class Machine:
-    """Plays turns on devices. It is its own source, recorder and door: nothing is kept or shown.
+    """Plays turns on devices. It is its own source, recorder and door: nobody is shown anything.
 
     reports: what the ranks said of the turn just played, by rank; empty if they were not asked.
     """
 
-    def __init__(self, opened: RunOpened, make: MakeDevices) -> None:
+    def __init__(
+        self, opened: RunOpened, make: MakeDevices, record: Rerecorder | None = None
+    ) -> None:
+        """record: keeps what is played as a tape of its own; whoever made it closes it."""
         self.opened = opened
+        self._record = record
         self.state = open_state(opened, leader=False)
         self.ranks = Ranks(opened, make(opened))
         self.ranks.use(self.state)
@@ -66,9 +71,13 @@ class Machine:
     def put(self, step: int, running: Running) -> None:
         """Wait for the ranks."""
         self.reports = self.ranks.reports(step, running, self.state)
+        if self._record is not None:
+            self._record.heard(self.reports)
 
     def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
-        """A replay records nothing."""
+        """Keep the turn, if a tape is made; nobody asks for its number."""
+        if self._record is not None:
+            self._record.append(step, facts)
         return 0
 
     def show(self, step: int, first_seq: int, facts: Sequence[AnyFact], state: State) -> None:

@@ -19,6 +19,7 @@ from .forward import play_forward, read_streams, room_for
 from .look import run_book, show_state, summary
 from .machine import Machine, MakeDevices
 from .recording import Recording, open_whole
+from .rerecord import Rerecorder
 from .rerun import Played, Tick, reopened, rerun
 from .show import (
     CONSOLE,
@@ -64,6 +65,7 @@ class ReplayOptions:
     poison: str = ""
     with_faults: bool = False
     rows_a_step: int = 0
+    record: str = ""
     as_json: bool = False
 
 
@@ -97,6 +99,8 @@ def _check(options: ReplayOptions) -> None:
         raise WrongUse("--book decides a whole run again; leave --session, --request, --to away")
     if options.to >= 0 and part:
         raise WrongUse("--to stops a whole run; leave --session, --request, --fast-forward away")
+    if options.record and (part or options.book or options.to >= 0):
+        raise WrongUse("--record keeps the replay of a whole run; leave the other ways away")
 
 
 class _Replaying:
@@ -117,6 +121,7 @@ class _Replaying:
             poison=options.poison or None,
         )
         self._make = make_for(options.model or self._recording.hint)
+        self._record = options.record  # kept once, however often a verdict needs a replay
 
     def judge(self) -> int:
         """Replay what the options say, as often as a verdict needs."""
@@ -142,10 +147,15 @@ class _Replaying:
         )
 
     def _whole(self, tick: Tick) -> Played:
-        with Machine(self._opened, self._make) as machine:
-            return rerun(
-                machine, self._recording.steps(), with_faults=self._options.with_faults, tick=tick
-            )
+        path, self._record = self._record, ""
+        record = Rerecorder(Path(path), self._opened) if path else None
+        try:
+            with Machine(self._opened, self._make, record) as machine:
+                faults = self._options.with_faults
+                return rerun(machine, self._recording.steps(), with_faults=faults, tick=tick)
+        finally:
+            if record is not None:
+                record.close()
 
     def _alone(self, tick: Tick) -> Alone:
         faults = self._options.with_faults

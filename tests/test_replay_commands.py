@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from kvtape.core.device import Device
 from kvtape.devices.fake import fake_group
 from kvtape.devices.weights.checkpoint import ModelNotFound
 from kvtape.events import commands as c
-from kvtape.events.facts import RunOpened
+from kvtape.events.facts import RunOpened, StepClosed
 from kvtape.events.ids import Rank, StreamId
-from kvtape.events.reader import Step
+from kvtape.events.reader import Step, Tape
 from kvtape.events.tape import TapeWriter
 from kvtape.replay.machine import MakeDevices
 from kvtape.replay.run_diff import run_audit, run_diff
@@ -244,3 +245,41 @@ def test_facts_that_do_not_fit_are_exit_code_1_of_an_audit_and_2_of_a_replay(
     findings = told(capsys)["findings"]
     assert isinstance(findings, list) and findings[0]["kind"] == "state"
     assert run_replay(path, ReplayOptions(), for_fakes) == 2
+
+
+def test_two_replays_are_kept_and_compared(
+    tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = [tmp_path / f"at{world}.tape" for world in (1, 3)]
+    for world, path in zip((1, 3), kept, strict=True):
+        options = ReplayOptions(world=world, record=str(path), as_json=True)
+        assert run_replay(tape, options, for_fakes) == 0
+        assert run_audit(path) == 0
+    capsys.readouterr()
+    assert run_diff(str(kept[0]), str(kept[1]), for_fakes, as_json=True) == 0
+    assert told(capsys)["verdict"] == "equal"
+    assert run_replay(tape, ReplayOptions(record=str(kept[0])), for_fakes) == 2  # it exists
+
+
+def test_a_kept_replay_has_its_own_sums(flipped: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "flipped.tape"
+    options = ReplayOptions(with_faults=True, record=str(kept))
+    run_replay(flipped, options, for_fakes)
+    with Tape.open(flipped) as recorded, Tape.open(kept) as again:
+        sums = [
+            {
+                fact.step: fact.digests.parts
+                for _, fact in tape.facts()
+                if isinstance(fact, StepClosed)
+            }
+            for tape in (recorded, again)
+        ]
+    assert sums[1], "nothing was kept"
+    assert all(sums[0][step] == parts for step, parts in sums[1].items())
+
+
+def test_record_is_for_whole_runs(tape: Path, tmp_path: Path) -> None:
+    path = tmp_path / "part.tape"
+    for part in (ReplayOptions(session="a"), ReplayOptions(fast_forward=True)):
+        assert run_replay(tape, replace(part, record=str(path)), for_fakes) == 2
+    assert not path.exists()
