@@ -249,7 +249,9 @@ def told(path: Path) -> Iterator[None]:
 def _meaning(path: Path, said: str) -> TapeError:
     if "not a database" in said:
         return NotATape(f"{path} is not a tape: it is no SQLite file")
-    if "malformed" in said or "disk I/O" in said:
+    if "disk I/O" in said:
+        return TornTape(f"{path} is torn, or its disk fails: {said}")
+    if "malformed" in said:
         return TornTape(f"{path} is torn or damaged: {said}")
     if "no such" in said:
         return NotATape(f"{path} is not a whole tape: {said}")
