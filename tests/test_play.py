@@ -200,3 +200,73 @@ def test_a_faulty_stream_fails_alone_and_keeps_no_state() -> None:
     assert rig.finished[RequestId("sound")].reason == "length"
     taken = of(f.SnapshotTaken, rig)[before:]
     assert stream not in [fact.stream for fact in taken]
+
+
+def test_the_same_salt_shares() -> None:
+    rig = Rig(opened_with(fake_rules()))
+    for name in ("first", "second"):
+        rig.step(arrive(name, PROMPT, 2, salt="ours"))
+        rig.settle()
+    assert rig.finished[RequestId("second")].cached_tokens == 32
+
+
+def test_a_hit_must_not_hold_a_stream_back() -> None:
+    rig = Rig(opened_with(paged_rules(), pages=17))
+    rig.step(arrive("kept", [*PROMPT, *PROMPT[:20]], 2))
+    rig.settle()
+    rig.step(arrive("large", [*PROMPT[:16], 1, 2], 100))  # it needs 15 pages, 9 are free
+    assert rig.state.lanes[0] == 1
+    rig.settle()
+    assert rig.finished[RequestId("large")].cached_tokens == 0
+
+
+def test_a_resume_stops_one_row_short_of_the_prompt() -> None:
+    rig = Rig(opened_with(paged_rules()))
+    for name in ("first", "second"):
+        rig.step(arrive(name, PROMPT[:32], 2))
+        rig.settle()
+    assert rig.finished[RequestId("second")].cached_tokens == 24
+    assert rig.replies[RequestId("second")] == rig.replies[RequestId("first")]
+
+
+def test_a_mark_leaves_a_row_and_the_lookahead_to_run() -> None:
+    rig = Rig(opened_with(fake_rules()))
+    rig.step(arrive("exact", PROMPT[:32], 2), arrive("one_more", PROMPT[1:34], 2))
+    rig.settle()
+    assert {fact.stream: fact.mark for fact in of(f.SnapshotTaken, rig)} == {0: 16, 1: 32}
+
+
+def test_a_faulty_reply_leaves_no_state_though_it_was_long() -> None:
+    rig = Rig(opened_with(paged_rules()))
+    rig.step(arrive("faulty", PROMPT[:20], 30))
+    for _ in range(16):
+        rig.step()
+    before = len(of(f.SnapshotTaken, rig))
+    rig.device.flag.add(rig.state.requests[RequestId("faulty")])
+    rig.settle()
+    assert rig.finished[RequestId("faulty")].reason == "fault"
+    assert len(of(f.SnapshotTaken, rig)) == before
+
+
+def test_a_state_that_was_hit_outlives_one_that_was_not() -> None:
+    rig = Rig(opened_with(fake_rules(), states=2))
+    for prompt in (PROMPT[:20], PROMPT[20:], PROMPT[:20]):  # the first is hit, the second newer
+        rig.step(arrive(f"r{len(rig.arrived)}", prompt, 2))
+        rig.settle()
+    rig.step(arrive("third", [7] * 20, 2))
+    rig.settle()
+    assert [fact.state for fact in of(f.StateDropped, rig)] == [1]
+
+
+def test_an_end_token_is_ignored_where_that_is_asked() -> None:
+    rig = Rig(opened_with(fake_rules()))
+    every = tuple(range(64))
+    rig.step(
+        arrive("ends", [1, 2], 5, eos=every), arrive("goes", [1, 2], 5, eos=every, ignore_eos=True)
+    )
+    rig.settle()
+    assert {name: end.reason for name, end in rig.finished.items()} == {
+        "ends": "stop",
+        "goes": "length",
+    }
+    assert rig.finished[RequestId("ends")].new_tokens == 1
