@@ -5,7 +5,7 @@ from typing import TypeVar
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.events import facts as f
 from kvtape.events.commands import Cancel, Flush
-from kvtape.events.ids import RequestId
+from kvtape.events.ids import RequestId, StreamId
 
 from .rig import Rig, arrive, opened_with
 
@@ -182,9 +182,33 @@ def test_a_flush_spares_what_a_stream_is_resuming() -> None:
     rig.step(arrive("first", PROMPT, 2))
     rig.settle()
     rig.step(arrive("second", PROMPT, 2))
+    answers, rig.news = rig.news, []  # the ranks have not answered yet
     rig.step(Flush())
+    assert len(rig.state.kept) == 1
+    rig.news = answers
     rig.settle()
     assert rig.finished[RequestId("second")].cached_tokens == 32
+
+
+def test_reclaim_spares_the_state_that_is_about_to_be_resumed() -> None:
+    rig = Rig(opened_with(paged_rules(), pages=17))
+    for name, prompt in (("mine", PROMPT), ("other", PROMPT[::-1])):
+        rig.step(arrive(name, prompt, 2))
+        rig.settle()
+    rig.step(arrive("grows", [*PROMPT, 1, 2], 70))  # 9 pages more, 7 are free
+    rig.settle()
+    assert [(fact.state, fact.why) for fact in of(f.StateDropped, rig)][0] == (1, "reclaimed")
+    assert rig.finished[RequestId("grows")].cached_tokens == 40
+
+
+def test_a_mark_that_was_passed_is_not_kept_later() -> None:
+    rig = Rig(opened_with(fake_rules()))
+    rig.step(arrive("first", PROMPT[:20], 9), arrive("second", PROMPT[:20], 30))
+    while rig.state.streams[StreamId(1)].rows < 20:
+        rig.step()
+    rig.step(Flush())
+    rig.settle()
+    assert [(fact.stream, fact.mark) for fact in of(f.SnapshotTaken, rig)] == [(0, 16)]
 
 
 def test_a_faulty_stream_fails_alone_and_keeps_no_state() -> None:
@@ -250,7 +274,7 @@ def test_a_faulty_reply_leaves_no_state_though_it_was_long() -> None:
 
 def test_a_state_that_was_hit_outlives_one_that_was_not() -> None:
     rig = Rig(opened_with(fake_rules(), states=2))
-    for prompt in (PROMPT[:20], PROMPT[20:], PROMPT[:20]):  # the first is hit, the second newer
+    for prompt in (PROMPT[:20], PROMPT[:20], PROMPT[20:]):  # the first is hit, the second newer
         rig.step(arrive(f"r{len(rig.arrived)}", prompt, 2))
         rig.settle()
     rig.step(arrive("third", [7] * 20, 2))
