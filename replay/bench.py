@@ -43,7 +43,7 @@ def run_bench(part: str, rounds: int, peers_python: str, as_json: bool) -> int:
     console = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
     machine = described()
     found = []

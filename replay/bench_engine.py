@@ -8,7 +8,8 @@ from itertools import count
 from pathlib import Path
 
 from ..core.device import Device
-from ..devices.cpu import SPINS, CpuDevice
+from ..devices.cpu import CpuDevice
+from ..devices.group import SPINS
 from ..devices.http.engine import Finished, Tokens
 from ..events.commands import Arrive
 from ..events.facts import RunOpened

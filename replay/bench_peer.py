@@ -8,6 +8,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +17,8 @@ from typing import Any, Protocol
 
 class Peer(Protocol):
     """Both tasks take token ids; they return tokens and the seconds that they took."""
+
+    version: str
 
     def decode(self, ids: list[int], count: int) -> tuple[int, float]:
         """Reply tokens after the first, and the time between it and the last."""
@@ -29,8 +33,7 @@ class LlamaCpp:
     """llama.cpp through xllamacpp, by its own clocks."""
 
     def __init__(self, gguf: str, threads: int) -> None:
-        import xllamacpp
-
+        xllamacpp = import_module("xllamacpp")
         self.version = f"xllamacpp {version('xllamacpp')}"
         params = xllamacpp.CommonParams()
         params.model.path = gguf
@@ -62,21 +65,20 @@ class LlamaCpp:
             }
         )
         told: dict[str, Any] = reply if isinstance(reply, dict) else json.loads(reply)
-        return told["timings"]
+        times: dict[str, Any] = told["timings"]
+        return times
 
 
 class Transformers:
     """transformers in float32; a streamer hears of each token as it is drawn."""
 
     def __init__(self, gguf: str, threads: int) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
-
+        torch, transformers = import_module("torch"), import_module("transformers")
         self.version = f"transformers {version('transformers')}, torch {version('torch')}"
         torch.set_num_threads(threads)
         self._torch = torch
         path = Path(gguf)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             str(path.parent), gguf_file=path.name, dtype=torch.float32
         )
         self._model = model.eval()
@@ -122,7 +124,7 @@ def _free_port() -> int:
         return port
 
 
-KINDS = {"llama.cpp": LlamaCpp, "transformers": Transformers}
+KINDS: dict[str, Callable[[str, int], Peer]] = {"llama.cpp": LlamaCpp, "transformers": Transformers}
 
 
 def main() -> None:
@@ -131,11 +133,11 @@ def main() -> None:
     os.dup2(2, 1)
     kind, gguf, threads = sys.argv[1:]
     try:
-        peer: Peer = KINDS[kind](gguf, int(threads))
+        peer = KINDS[kind](gguf, int(threads))
     except ImportError as error:
         answers.write(json.dumps({"missing": error.name or str(error)}) + "\n")
         return
-    answers.write(json.dumps({"version": getattr(peer, "version", kind)}) + "\n")
+    answers.write(json.dumps({"version": peer.version}) + "\n")
     for line in sys.stdin:
         task = json.loads(line)
         if task["task"] == "decode":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,10 +39,10 @@ class PeerMissing(Exception):
 class PeerProcess:
     """A peer that answers on pipes."""
 
-    def __init__(self, kind: str, python: str) -> None:
+    def __init__(self, kind: str, python: str, gguf: Path) -> None:
         script = str(Path(bench_peer.__file__))
         # -P: the script's own folder holds modules of kvtape, none of which it may import.
-        command = [python, "-P", script, kind, str(find_path(MODEL)), str(THREADS)]
+        command = [python, "-P", script, kind, str(gguf), str(THREADS)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, bufsize=1,
@@ -64,7 +65,8 @@ class PeerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            code = self._process.wait()
+            self.close()
+            code = self._process.returncode
             raise PeerMissing(f"{self.kind} left out, its process ended with {code}")
         told: dict[str, Any] = json.loads(line)
         return told
@@ -89,7 +91,7 @@ def _peers(part: Part, python: str, say: Say) -> Iterator[dict[str, PeerProcess]
         for kind in PEERS:
             say(f"{part.name}: starting {kind}")
             try:
-                peer = PeerProcess(kind, python or sys.executable)
+                peer = PeerProcess(kind, python or sys.executable, find_path(MODEL))
             except PeerMissing as missing:
                 part.notes.append(str(missing))
                 say(str(missing))
@@ -112,15 +114,25 @@ def _engine(world: int = 1, threads: int = THREADS) -> Iterator[tuple[Engine, Pr
         engine.close()
 
 
+def _decodes(engine: Engine, prompts: Prompts) -> float:
+    return engine.ask(prompts.short(), REPLY_TOKENS).decode_rate
+
+
+def _peer_decodes(peer: PeerProcess, prompts: Prompts) -> float:
+    return peer.rate("decode", prompts.short(), REPLY_TOKENS)
+
+
+def _peer_prompts(peer: PeerProcess, prompts: Prompts) -> float:
+    return peer.rate("prompt", prompts.long())
+
+
 def decode(rounds: int, python: str, say: Say) -> Part:
     """Reply tokens a second after the first, beside the peers."""
     part = Part("decode")
     with _peers(part, python, say) as peers, _engine() as (engine, prompts):
-        tasks: dict[str, Task] = {
-            "kvtape": lambda: engine.ask(prompts.short(), REPLY_TOKENS).decode_rate
-        }
+        tasks: dict[str, Task] = {"kvtape": partial(_decodes, engine, prompts)}
         for kind, peer in peers.items():
-            tasks[kind] = lambda peer=peer: peer.rate("decode", prompts.short(), REPLY_TOKENS)  # type: ignore[misc]
+            tasks[kind] = partial(_peer_decodes, peer, prompts)
             tasks[kind]()  # the first one is slower: memory is touched, threads begin
         values = interleaved(part, tasks, rounds, say)
     _beside(part, values, "decode", DECODE)
@@ -133,7 +145,7 @@ def prompt(rounds: int, python: str, say: Say) -> Part:
     with _peers(part, python, say) as peers, _engine() as (engine, prompts):
         tasks: dict[str, Task] = {"kvtape": lambda: engine.ask(prompts.long(), 1).prompt_rate}
         for kind, peer in peers.items():
-            tasks[kind] = lambda peer=peer: peer.rate("prompt", prompts.long())  # type: ignore[misc]
+            tasks[kind] = partial(_peer_prompts, peer, prompts)
             tasks[kind]()
         values = interleaved(part, tasks, rounds, say)
     _beside(part, values, f"prompt of {PROMPT_TOKENS}", PROMPT)
@@ -166,8 +178,7 @@ def recording(rounds: int, say: Say) -> Part:
             for engine in engines.values():
                 engine.ask(prompts.short(), 8)
             tasks: dict[str, Task] = {
-                name: lambda engine=engine: engine.ask(prompts.short(), REPLY_TOKENS).decode_rate  # type: ignore[misc]
-                for name, engine in engines.items()
+                name: partial(_decodes, engine, prompts) for name, engine in engines.items()
             }
             values = interleaved(part, tasks, rounds, say)
         finally:
@@ -187,8 +198,8 @@ def ranks(rounds: int, say: Say) -> Part:
     part = Part("ranks")
     with _engine(1, 2) as (one, prompts), _engine(2, 1) as (two, _):
         tasks: dict[str, Task] = {
-            "--tp 1": lambda: one.ask(prompts.short(), REPLY_TOKENS).decode_rate,
-            "--tp 2": lambda: two.ask(prompts.short(), REPLY_TOKENS).decode_rate,
+            "--tp 1": partial(_decodes, one, prompts),
+            "--tp 2": partial(_decodes, two, prompts),
         }
         values = interleaved(part, tasks, rounds, say)
     part.figures = [Figure(f"decode, {name}", found, "tok/s") for name, found in values.items()]
