@@ -197,7 +197,8 @@ def test_reclaim_spares_the_state_that_is_about_to_be_resumed() -> None:
         rig.settle()
     rig.step(arrive("grows", [*PROMPT, 1, 2], 70))  # 9 pages more, 7 are free
     rig.settle()
-    assert [(fact.state, fact.why) for fact in of(f.StateDropped, rig)][0] == (1, "reclaimed")
+    dropped = of(f.StateDropped, rig)[0]
+    assert (dropped.state, dropped.why) == (1, "reclaimed")
     assert rig.finished[RequestId("grows")].cached_tokens == 40
 
 
