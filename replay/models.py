@@ -51,6 +51,7 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
         return _load_fake(name, options)
     checkpoint = find_model(name)
     warm(use_cache(), say)
+    say("the program of a step, compiled once")
     family = family_of(checkpoint)
     opened = run_opened(
         options, family.rules(), model=checkpoint.name, model_digest=NO_MODEL,
