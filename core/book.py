@@ -14,6 +14,7 @@ def book_digest(state: State) -> str:
     hasher.update(state.book.leases.data)
     hasher.update(state.book.kept.data)
     counts = array("q", [state.book.promised, state.next_stream, state.next_state, state.clock])
+    tables, width = state.tables.tobytes(), state.tables.strides[0]
     for stream in state.streams.values():
         counts.extend(
             (
@@ -30,7 +31,8 @@ def book_digest(state: State) -> str:
             )
         )
         if stream.pages:
-            hasher.update(state.tables[stream.lane, : stream.pages].data)
+            first = stream.lane * width
+            hasher.update(tables[first : first + stream.pages * state.tables.itemsize])
     counts.extend(state.queue)
     for kept in state.kept.values():
         counts.extend((kept.state, kept.mark, kept.used, kept.hit))

@@ -20,16 +20,16 @@ def device_done(state: State, done: c.DeviceDone) -> Iterator[AnyFact]:
             yield from finish(state, state.streams[stream_id], "fault")
     for stream_id in done.streams:
         stream = state.streams.get(stream_id)
-        if stream is not None and stream.new_tokens > 0:
-            yield from _complete(state, stream)
+        if stream is not None and (reason := _complete(stream)):
+            yield from finish(state, stream, reason)
 
 
-def _complete(state: State, stream: Stream) -> Iterator[AnyFact]:
-    request = stream.request
-    if not request.ignore_eos and stream.tokens[-1] in request.eos:
-        yield from finish(state, stream, "stop")
-    elif stream.new_tokens >= request.max_new:
-        yield from finish(state, stream, "length")
+def _complete(stream: Stream) -> str:
+    """Why a reply ends with its last token, "" while it does not."""
+    request, tokens = stream.request, stream.new_tokens
+    if tokens > 0 and not request.ignore_eos and stream.tokens[-1] in request.eos:
+        return "stop"
+    return "length" if 0 < tokens >= request.max_new else ""
 
 
 def stop_matched(state: State, command: c.StopMatched) -> Iterator[AnyFact]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import Lane
 from .state import Phase, State, Stream
 
 
@@ -20,10 +19,13 @@ def next_step(state: State) -> Iterator[AnyFact]:
             yield from lease(state, stream, stream.rows + rows)
             yield f.PromptStepRun(stream=stream.stream, first=stream.rows, rows=rows)
     if lanes:
+        page_rows = state.opened.rules.page_rows
         for lane in lanes:
             stream = state.in_lane(lane)
-            yield from lease(state, stream, stream.rows + window_rows(state, stream))
-        yield f.RoundRun(lanes=tuple(Lane(lane) for lane in lanes))
+            rows = stream.rows + window_rows(state, stream)
+            if rows > stream.pages * page_rows:
+                yield from lease(state, stream, rows)
+        yield f.RoundRun(lanes=tuple(lanes))
 
 
 def _has_pending(stream: Stream) -> bool:

@@ -170,9 +170,11 @@ def writing_engine(path: Path, synchronous: str) -> sa.Engine:
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+        # A step touches eight pages and fills one: small ones are half the bytes to write.
+        connection.execute("PRAGMA page_size=2048")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages: seldom wait for the disk
+        connection.execute("PRAGMA wal_autocheckpoint=8000")  # pages: seldom wait for the disk
         return connection
 
     return sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
