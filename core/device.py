@@ -1,6 +1,6 @@
 """What the machine may ask of a device, and what a rank says of a finished step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,7 +72,7 @@ class Report:
     starts: list[int] = field(default_factory=lambda: [0])
     tokens: list[int] = field(default_factory=list)
     flagged: list[StreamId] = field(default_factory=list)
-    sums: dict[StreamId, dict[str, Pair]] = field(default_factory=dict)
+    sums: Mapping[StreamId, dict[str, Pair]] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     poisoned: list[Poisoned] = field(default_factory=list)

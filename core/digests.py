@@ -1,8 +1,13 @@
 """Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from struct import pack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..events.ids import StreamId
 
 Pair = tuple[int, int]
 
@@ -37,3 +42,38 @@ def add_pairs(*pairs: Pair) -> Pair:
 def sub_pairs(whole: Pair, part: Pair) -> Pair:
     """The digest of what is in `whole` and not in `part`; of two versions, their syndrome."""
     return (whole[0] - part[0]) % _WORD, (whole[1] - part[1]) % _WORD
+
+
+class SumTable(Mapping[StreamId, dict[str, Pair]]):
+    """The sums of a step's streams by part, as a mapping that is made only where it is asked for.
+
+    words uint64 [streams, parts, 2], nobody else's.
+    """
+
+    def __init__(
+        self, streams: Sequence[StreamId], parts: Sequence[str], words: NDArray[np.uint64]
+    ) -> None:
+        assert words.shape == (len(streams), len(parts), 2), words.shape
+        self._at = {stream: at for at, stream in enumerate(streams)}
+        self._parts, self._words = parts, words
+
+    def __getitem__(self, stream: StreamId) -> dict[str, Pair]:
+        sums = self._words[self._at[stream]].tolist()
+        return {part: (pair[0], pair[1]) for part, pair in zip(self._parts, sums, strict=True)}
+
+    def __iter__(self) -> Iterator[StreamId]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def texts(self) -> tuple[tuple[StreamId, ...], dict[str, tuple[str, ...]]]:
+        """The streams ascending, and by part, as the tape orders them, each one's 32 digits."""
+        streams = sorted(self._at)
+        order = [self._at[stream] for stream in streams]
+        words = self._words if order == list(range(len(self._words))) else self._words[order]
+        texts = words.astype(">u8").tobytes().hex("-", 16).split("-")
+        count = len(self._parts)
+        return tuple(streams), {
+            part: tuple(texts[self._parts.index(part) :: count]) for part in sorted(self._parts)
+        }

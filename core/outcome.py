@@ -9,7 +9,7 @@ from ..events.commands import AnyCommand
 from ..events.ids import Rank, StreamId, Token
 from ..events.records import Digests, FamilyRules
 from .device import Ack, Pair, Report
-from .digests import add_pairs, pair_hex, pairs_hex
+from .digests import SumTable, add_pairs, pair_hex, pairs_hex
 
 NO_STREAM = StreamId(-1)
 
@@ -26,23 +26,20 @@ class Parting:
 def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
     """Rank 0's sums of replicated parts, sums over ranks of split ones, each rank's share."""
     lead = reports[0]
+    if len(reports) == 1 and isinstance(lead.sums, SumTable) and lead.sums:
+        streams, parts = lead.sums.texts()
+        # Not validated: these are digits already, and there are many of them in every step.
+        return Digests.model_construct(streams=streams, parts=parts, ranks={})
     streams = tuple(sorted(lead.sums))
-    held = [lead.sums[stream] for stream in streams]
-    named = [part for part in sorted(rules.parts) if held and part in held[0]]
-    shared = [part for part in named if part in rules.split] if len(reports) > 1 else []
-    shares = {
-        part: [[report.sums[stream][part] for report in reports] for stream in streams]
-        for part in shared
-    }
-    sums = {part: [add_pairs(*share) for share in shares[part]] for part in shared}
-    # All in one go and in the tape's order: this is done in every step, for every stream and part.
-    texts = pairs_hex(
-        [pair for part in named for pair in sums.get(part) or [each[part] for each in held]]
-    )
-    count = len(streams)
+    held = [[report.sums[stream] for report in reports] for stream in streams]
+    named = [part for part in sorted(rules.parts) if held and part in held[0][0]]
+    shared = [part for part in named if part in rules.split and len(reports) > 1]
+    shares = {part: [[sums[part] for sums in each] for each in held] for part in shared}
+    leads = {part: [each[0][part] for each in held] for part in named if part not in shares}
+    whole = leads | {part: [add_pairs(*share) for share in shares[part]] for part in shared}
     return Digests(
         streams=streams,
-        parts={part: tuple(texts[at * count : (at + 1) * count]) for at, part in enumerate(named)},
+        parts={part: tuple(pairs_hex(whole[part])) for part in named},
         ranks={part: tuple(tuple(pairs_hex(share)) for share in shares[part]) for part in shared},
     )
 

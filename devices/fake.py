@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.device import Ack, Break, Pair, Poisoned, Report, Running
+from ..core.digests import SumTable
 from ..core.families.family import share
 from ..core.kernels.digest import PARTS as KINDS
 from ..core.kernels.fake import DRAFT, DRAW, FORWARD, SETTLE, step
@@ -44,7 +45,6 @@ from .fake_sampler import Sampler, sample_wave
 from .meeting import Meeting
 
 IN_MEMORY = ("rows", "keys", "states", "rings", "drafts")
-PAIR = np.dtype([("lane_0", np.uint64), ("lane_1", np.uint64)])
 ON_PAGES_PARTS = tuple(PARTS[part] for part in ON_PAGES)
 FIXED_PARTS = ("states", "rings")
 
@@ -99,7 +99,6 @@ class FakeDevice:
         self.copies: dict[StateId, KeptCopy] = {}
         self._parts = self._rules.parts
         self._columns = np.array([PARTS.index(part) for part in self._parts])
-        self._pairs = self._memory.sums.view(PAIR)[..., 0]  # whose lists are ready tuples
         self._scratch = self._shape.scratch
 
     def launch(self, state: State, facts: Sequence[AnyFact], *, every_row: bool = False) -> Running:
@@ -326,9 +325,9 @@ class FakeDevice:
         """Tokens, sums, flags and poison of a step."""
         drawn = batch.rows[:, DRAWN].tolist()
         poisoned = self._shape.pattern and self._memory.poisoned[:, 0].any()
-        sums: list[list[Pair]] = []
         if self._shape.digests:
-            sums = self._pairs[batch.entries[:, :1], self._columns].tolist()
+            words = self._memory.sums[batch.entries[:, :1], self._columns]
+            report.sums = SumTable([one.stream for one in streams], self._parts, words)
         for i, (lane, first, _, window, _, at, following, kept) in enumerate(
             batch.entries.tolist()
         ):
@@ -343,8 +342,6 @@ class FakeDevice:
                 report.poisoned.append(Poisoned(stream, layer, position))
             if stream in self.flag:
                 report.flagged.append(stream)
-            if sums:
-                report.sums[stream] = dict(zip(self._parts, sums[i], strict=True))
 
     # --- checks ----------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """What a rank says of a finished step: flags, poison, tokens, sums, and sums that do not hold."""
 
-from ..core.device import Break, Poisoned, Report
+from ..core.device import Break, Pair, Poisoned, Report
 from ..core.kernels.program_memory import Draws, RankMemory, StepTables
 from ..core.state import State
+from ..events.ids import StreamId
 from .batch import Batch
 from .inspect import Inspector
 from .ledger import Ledger
@@ -41,9 +42,11 @@ def note_sums(
     streams = [run.stream for run in batch.runs]
     if inspector is not None:
         streams = [one for one in state.lanes if one is not None and one in ledger.streams]
+    sums: dict[StreamId, dict[str, Pair]] = {}
+    report.sums = sums
     for stream in streams:
         table = state.tables[state.streams[stream].lane]
-        report.sums[stream] = ledger.sums(stream, table)
+        sums[stream] = ledger.sums(stream, table)
         if inspector is not None:
             held = ledger.streams[stream]
             found = inspector.sum(table, 0, held.rows)

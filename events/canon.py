@@ -31,15 +31,15 @@ _REFERENCE = rb'"%s":\{"content":"([0-9a-f]{32})"\}'
 
 def encode(record: Record, content: dict[str, bytes] | None = None) -> bytes:
     """The bytes of a record; given `content`, large fields go there and leave their names."""
-    large = _LARGE[type(record)] if content is not None else ()
     references = {}
-    for field in large:
-        data = _packed(record, field)
-        references[field] = content_name(data)
-        cast(dict[str, bytes], content)[references[field]] = data
-    if large:
+    if content is not None and (large := _LARGE[type(record)]):
+        for field in large:
+            data = _packed(record, field)
+            references[field] = content_name(data)
+            content[references[field]] = data
         record = record.model_copy(update=dict.fromkeys(large, ()))
-    record = _in_order(record)
+    if _MAPS[type(record)]:
+        record = _in_order(record)
     try:
         body = record.__pydantic_serializer__.to_json(record, warnings="error")
     except PydanticSerializationError as error:

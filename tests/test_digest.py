@@ -3,6 +3,7 @@
 import json
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kvtape.core.digests import ZERO, Pair, add_pairs, hex_pair, pair_hex, sub_pairs
+from kvtape.core.digests import (
+    ZERO,
+    Pair,
+    SumTable,
+    add_pairs,
+    hex_pair,
+    pair_hex,
+    pairs_hex,
+    sub_pairs,
+)
+from kvtape.events.ids import StreamId
 
 digest: Any = import_module("kvtape.core.kernels.digest")
 
@@ -105,3 +116,31 @@ def test_what_is_not_a_pair_is_refused() -> None:
         pair_hex((0, 2**64))
     with pytest.raises(AssertionError, match="32 hex digits"):
         hex_pair("")
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True),
+    st.lists(
+        st.sampled_from(["rows", "keys", "states", "logits", "tokens", "marks"]),
+        min_size=1,
+        unique=True,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_a_table_of_sums_is_the_mapping_and_the_text_of_its_words(
+    streams: list[int], parts: list[str], chance: Random
+) -> None:
+    pairs = {
+        StreamId(stream): {part: (chance.getrandbits(64), chance.getrandbits(64)) for part in parts}
+        for stream in streams
+    }
+    words = np.array([[sums[part] for part in parts] for sums in pairs.values()], np.uint64)
+    table = SumTable(list(pairs), parts, words)
+    assert table == pairs and list(table) == list(pairs)
+    named, texts = table.texts()
+    assert list(named) == sorted(pairs) and list(texts) == sorted(parts)
+    for part in parts:
+        assert list(texts[part]) == [pair_hex(pairs[stream][part]) for stream in sorted(pairs)]
+        assert pairs_hex([sums[part] for sums in pairs.values()]) == [
+            pair_hex(sums[part]) for sums in pairs.values()
+        ]

@@ -72,6 +72,7 @@ class Spoiled:
         class Running:
             def report(self):  # type: ignore[no-untyped-def]
                 report = running.report()
+                report.sums = dict(report.sums)
                 for stream, sums in report.sums.items():
                     if lane not in (-1, state.streams[stream].lane):
                         continue
