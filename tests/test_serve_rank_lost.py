@@ -1,7 +1,7 @@
 """A rank of a live run that dies or hangs: the run ends and names it, nobody waits for ever."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,12 @@ def said_nothing(*_: object) -> None:
     """Loading shows nothing."""
 
 
-def loaded(model: str, world: int) -> Loaded:
-    """A run that can open, its waits short."""
+def loaded(model: str, world: int, limit_seconds: float = 600.0) -> Loaded:
+    """A run that can open; its ranks wait so long for each other, by default longer than a test."""
     one = load(model, RunOptions(world=world, context=256), said_nothing, said_nothing)
     if one.opened.family != "fake":
         return one
-    return Loaded(one.opened, fake_group(one.opened, world, 2.0), None, (), "")
+    return Loaded(one.opened, fake_group(one.opened, world, limit_seconds), None, (), "")
 
 
 class Ending:
@@ -107,6 +107,24 @@ class Ending:
         return self.code
 
 
+Start = Callable[[Loaded, Sequence[Device], TapeOptions], Ending]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a run; one that goes on against all expectation is ended."""
+    runs: list[Ending] = []
+
+    def started(one: Loaded, devices: Sequence[Device], tape: TapeOptions) -> Ending:
+        runs.append(Ending(one, devices, tape))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.told.set()
+        run.join()
+
+
 @contextmanager
 def no_thread_stays() -> Iterator[None]:
     """Every thread that is started within is gone at the end."""
@@ -136,7 +154,7 @@ def assert_let_go(path: Path) -> None:
 @pytest.mark.parametrize("where", ["launch", "report", "apply"])
 @pytest.mark.parametrize(("model", "world", "rank"), [("fake", 2, 1), ("fake-pages", 3, 2)])
 def test_a_follower_that_dies_ends_the_run_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: Start,
     model: str, world: int, rank: int, where: str,
 ) -> None:  # fmt: skip
     with no_thread_stays():
@@ -145,7 +163,7 @@ def test_a_follower_that_dies_ends_the_run_by_name(
         devices[rank] = Broken(devices[rank], where)
         if where == "apply":
             break_apply(monkeypatch, f"rank {rank}")
-        run = Ending(one, devices, TapeOptions(path=tmp_path / "run.tape"))
+        run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         assert_told(run.ask())
         assert run.join() == 1
     assert isinstance(run.live.error, RankLost)
@@ -170,11 +188,11 @@ def break_apply(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["launch", "report"])
-def test_a_leader_that_dies_ends_the_run(tmp_path: Path, where: str) -> None:
+def test_a_leader_that_dies_ends_the_run(tmp_path: Path, start: Start, where: str) -> None:
     with no_thread_stays():
         one = loaded("fake", 2)
         devices: list[Any] = [Broken(one.devices[0], where), one.devices[1]]
-        run = Ending(one, devices, TapeOptions(path=tmp_path / "run.tape"))
+        run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         assert_told(run.ask())
         assert run.join() == 1
     assert isinstance(run.live.error, ValueError)
@@ -183,27 +201,29 @@ def test_a_leader_that_dies_ends_the_run(tmp_path: Path, where: str) -> None:
 
 @pytest.mark.parametrize("where", ["launch", "apply"])
 def test_a_cpu_rank_that_dies_sends_the_others_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start, where: str
 ) -> None:
     with no_thread_stays():
         one = loaded(str(tiny_folder(tmp_path / "tiny")), 2)
         devices: list[Any] = [one.devices[0], Broken(one.devices[1], where)]
         if where == "apply":
             break_apply(monkeypatch, "rank 1")
-        run = Ending(one, devices, TapeOptions(path=tmp_path / "run.tape"))
+        run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         assert_told(run.ask())
         assert run.join() == 1
     assert str(run.live.error).startswith("rank 1 failed in step ")
     assert_let_go(tmp_path / "run.tape")
 
 
-def test_a_rank_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_hangs_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
     monkeypatch.setattr(ranks, "HANG_SECONDS", 1.0)
     with no_thread_stays():
-        one = loaded("fake", 2)
+        one = loaded("fake", 2, 2.0)
         hangs = Broken(one.devices[1], "hang")
         devices: list[Any] = [one.devices[0], hangs]
-        run = Ending(one, devices, TapeOptions(path=tmp_path / "run.tape"))
+        run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         assert_told(run.ask())
         assert run.join() == 1
         hangs.go_on.set()
@@ -229,14 +249,14 @@ def fail_appends(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("stop", [True, False])
 def test_a_tape_that_cannot_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: Start,
     world: int, stop: bool,
 ) -> None:  # fmt: skip
     fail_appends(monkeypatch, after=DIES_AT)
     with no_thread_stays():
         one = loaded("fake", world)
         tape = TapeOptions(path=tmp_path / "run.tape", stop_on_error=stop)
-        run = Ending(one, one.devices, tape)
+        run = start(one, one.devices, tape)
         reply = run.ask()
         if stop:
             assert_told(reply)
@@ -249,11 +269,11 @@ def test_a_tape_that_cannot_grow(
     assert_let_go(tmp_path / "run.tape")
 
 
-def test_whoever_asks_as_the_run_ends_is_told(tmp_path: Path) -> None:
+def test_whoever_asks_as_the_run_ends_is_told(tmp_path: Path, start: Start) -> None:
     with no_thread_stays():
         one = loaded("fake", 2)
         devices: list[Any] = [one.devices[0], Broken(one.devices[1], "launch")]
-        run = Ending(one, devices, TapeOptions(path=tmp_path / "run.tape"))
+        run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         replies: list[httpx.Response] = []
 
         def ask_on(number: int) -> None:

@@ -94,6 +94,12 @@ def test_a_tape_cut_short_is_told(
             assert "run.tape" in said or command == ("audit",), (cut, said)
 
 
+def test_a_tape_cut_short_is_told_even_by_who_reads_its_head(sound: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.tape"
+    path.write_bytes(sound.read_bytes()[:-5000])
+    assert "cut short" in reports(("replay", "--to", "9"), path, 2)
+
+
 def test_a_flipped_byte_is_told(command: tuple[str, ...], sound: Path, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     for _ in range(FLIPS):
