@@ -56,7 +56,7 @@ class _Solo:
             self._drawn.clear()
             if turn.facts:
                 self._played.steps += 1
-                yield Turn(turn.step, lambda state, turn=turn: _given(state, turn.facts))  # type: ignore[misc]
+                yield Turn.of(turn.step, turn.facts, _given)
                 self._hear()
             self._tick(turn.step)
 

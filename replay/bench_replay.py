@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,9 +35,9 @@ def replays(rounds: int, say: Say) -> Part:
     for at in range(rounds):
         with TemporaryDirectory(prefix="kvtape-bench-") as name:
             folder = Path(name)
-            made["chats"].append(measured(part, lambda: _live_chats(folder / "chats.tape")))  # noqa: B023
+            made["chats"].append(measured(part, partial(_live_chats, folder / "chats.tape")))
             again["chats"].append(_again(part, folder / "chats.tape", _whole))
-            made["reply"].append(measured(part, lambda: _live_reply(folder / "reply.tape")))  # noqa: B023
+            made["reply"].append(measured(part, partial(_live_reply, folder / "reply.tape")))
             again["reply"].append(_again(part, folder / "reply.tape", _forward))
         told = ", ".join(
             f"{kind} made in {made[kind][-1]:.1f} s, again in {again[kind][-1]:.1f} s"

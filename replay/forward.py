@@ -124,7 +124,7 @@ def _turns(
         facts: list[AnyFact] = list(_begin(machine.opened, stream, told))
         for first, rows, every in chunks(told, machine.opened.prompt_rows, coarse=coarse):
             facts.append(f.PromptStepRun(stream=stream, first=first, rows=rows))
-            yield Turn(step, lambda state, facts=facts: _leased(state, facts), every_row=every)  # type: ignore[misc]
+            yield Turn.of(step, facts, _leased, every_row=every)
             facts, step = [], step + 1
             _compare(machine, told, first + rows, played)
             tick(step)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ..core.device import Device, Report, Running
 from ..core.state import State, open_state
@@ -16,6 +16,10 @@ from .rerecord import Rerecorder
 MakeDevices = Callable[[RunOpened], Sequence[Device]]  # one for each rank of `opened.world`
 
 
+Given = TypeVar("Given")
+Give = Callable[[State, Sequence[Given]], Iterable[AnyFact]]
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of the loop; `facts` may read the state, which has the ones before applied."""
@@ -23,6 +27,13 @@ class Turn:
     step: int
     facts: Callable[[State], Iterable[AnyFact]]
     every_row: bool = False
+
+    @staticmethod
+    def of(
+        step: int, facts: Sequence[Given], give: Give[Given], *, every_row: bool = False
+    ) -> "Turn":
+        """A turn whose facts are made from given ones once the state is there."""
+        return Turn(step, lambda state: give(state, facts), every_row)
 
 
 class Machine:

@@ -4,8 +4,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..core.apply import apply
+from ..core.decide import decide
 from ..core.device import Device
 from ..core.families.fake import fake_rules, paged_rules
+from ..core.state import open_state
 from ..devices.chat import read_chat
 from ..devices.fake import fake_group
 from ..devices.group import cpu_group, family_of
@@ -15,7 +18,9 @@ from ..devices.kernel_cache import use_cache, warm
 from ..devices.text import read_codec
 from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
 from ..devices.weights.find import CARRIED, find_model
-from ..events.facts import RunOpened
+from ..events.commands import Arrive
+from ..events.facts import AnyFact, RunOpened
+from ..events.ids import RequestId, SessionId, Token
 from .machine import MakeDevices
 from .opening import BadOption, RunOptions, context_of, pages_of, run_opened, settings_of
 from .verdict import Refused
@@ -78,7 +83,19 @@ def _load_fake(name: str, options: RunOptions) -> Loaded:
         options, rules, model=name, model_digest=NO_MODEL, family="fake", device="fake",
         context=context, pages=options.pages or options.lanes * window, page_bytes=FAKE_PAGE_BYTES,
     )  # fmt: skip
+    _compile_fake(opened)
     return Loaded(opened, fake_group(opened, options.world), None, (), "")
+
+
+def _compile_fake(opened: RunOpened) -> None:
+    """Run one row on a device of its own, so that no request waits for the compiler."""
+    alone = opened.model_copy(update={"world": 1, "lanes": 1, "devices": ("fake",)})
+    state, facts = open_state(alone), list[AnyFact]()
+    wish = Arrive(request=RequestId("row"), session=SessionId("row"), prompt=(Token(0),), max_new=1)
+    for fact in decide(state, (wish,)):
+        apply(state, fact)
+        facts.append(fact)
+    fake_group(alone, 1)[0].launch(state, facts).report()
 
 
 def _text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:

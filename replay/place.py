@@ -61,6 +61,7 @@ def _odd_rank(machine: Machine, suspect: Suspect) -> Place | None:
 
 
 def with_writer(opened: RunOpened, steps: Iterable[Step], stream: StreamId, place: Place) -> Place:
+    """A place, with the fact that wrote its row last."""
     writers = Writers(opened).fold(steps)
     if place.part == "states":  # written by every row, the last one last
         last = writers.state.streams[stream].rows - 1

@@ -63,7 +63,7 @@ def _turns(
         played.steps += 1
         played.tokens += sum(len(f.tokens) for f in step.facts if f.kind == "rows_kept")
         facts = [fact for fact in step.facts if _done_again(fact, with_faults)]
-        yield Turn(step.step, lambda state, facts=facts: facts)  # type: ignore[misc]
+        yield Turn.of(step.step, facts, lambda state, given: given)
         tick(step.step)
         following = next(coming, None)
         if machine.reports and following is not None:

@@ -336,14 +336,12 @@ def test_a_replay_to_a_fact_stops_at_the_state_of_that_fact(kind: str) -> None:
 def test_a_refused_resume_begins_later_and_is_equal_alone() -> None:
     for kind in KINDS:
         opened = opening(kind)
-        refusing = [False]
 
-        def meddle(turn: int, state: object, devices: Sequence[object], on: list[bool]) -> None:
+        def meddle(turn: int, state: object, devices: Sequence[object]) -> None:
             for device in devices:
-                device.refuse_resume = on[0]  # type: ignore[attr-defined]
+                device.refuse_resume = True  # type: ignore[attr-defined]
 
-        refusing[0] = True
-        steps = record(opened, chats(), lambda t, s, d, on=refusing: meddle(t, s, d, on))  # type: ignore[misc]
+        steps = record(opened, chats(), meddle)
         assert facts_of(steps, "resume_refused") and not facts_of(steps, "state_resumed")
         assert whole(opened, steps, 2).comparison.first is None
         for session in SESSIONS:

@@ -14,10 +14,10 @@ from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact, RunOpened
 from kvtape.events.ids import Rank, StreamId
 from kvtape.events.reader import Step
-from kvtape.replay.alone import play_alone
+from kvtape.replay.alone import Alone, play_alone
 from kvtape.replay.alone_plan import plan_alone
 from kvtape.replay.machine import Machine, MakeDevices
-from kvtape.replay.rerun import rerun
+from kvtape.replay.rerun import Played, rerun
 from kvtape.replay.verdict import Judgement, Verdict, judge_run, judge_session
 
 from .replay_bench import (
@@ -37,7 +37,7 @@ KINDS = ("drafted", "plain", "paged")
 def session_verdict(
     opened: RunOpened, steps: Sequence[Step], session: str, make: MakeDevices = fakes
 ) -> Judgement:
-    def alone():  # type: ignore[no-untyped-def]
+    def alone() -> Alone:
         plan = plan_alone(opened, steps, lambda request: request.session == session)
         with Machine(plan.opened, make) as machine:
             return play_alone(machine, plan)
@@ -45,7 +45,7 @@ def session_verdict(
     return judge_session(alone, lambda: whole(opened, steps, make))
 
 
-def whole(opened: RunOpened, steps: Sequence[Step], make: MakeDevices = fakes):  # type: ignore[no-untyped-def]
+def whole(opened: RunOpened, steps: Sequence[Step], make: MakeDevices = fakes) -> Played:
     with Machine(opened, make) as machine:
         return rerun(machine, steps)
 
