@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from rich.console import Console
@@ -49,24 +51,34 @@ class Story:
 
 def run_demo(keep: str) -> int:
     """Tell the story; 0 if everything came out, 1 if not, 2 if something is missing."""
-    from tempfile import TemporaryDirectory
-
     console = Console()
     try:
         find_model(MODEL)
         import openai  # noqa: F401
-    except ModelError as error:
-        console.print(f"kvtape demo: {error}", markup=False)
+
+        folder = _folder(keep)
+    except (ModelError, OSError) as error:
+        console.print(f"kvtape: {error}", markup=False)
         return 2
     except ImportError:
-        console.print("kvtape demo: the openai client is missing: pip install 'kvtape[demo]'")
+        console.print("kvtape: the openai client is missing: pip install 'kvtape[demo]'")
         return 2
-    if keep:
-        folder = Path(keep)
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
         return _tell(Story(folder, console))
-    with TemporaryDirectory(prefix="kvtape-demo-") as name:
-        return _tell(Story(Path(name), console))
+    finally:
+        if not keep:
+            rmtree(folder)
+
+
+def _folder(keep: str) -> Path:
+    """A new folder, or an empty one of that name. Raises OSError."""
+    if not keep:
+        return Path(mkdtemp(prefix="kvtape-demo-"))
+    folder = Path(keep)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name another folder")
+    return folder
 
 
 def _tell(story: Story) -> int:
@@ -78,7 +90,12 @@ def _tell(story: Story) -> int:
     except DemoFailed as error:
         story.console.print(f"[red]not as told:[/red] {error}", highlight=False)
         return 1
-    story.say("\nEvery bit was where the tape says. The tapes: " + str(story.folder))
+    story.say(
+        "\nEverything came out as told: equal where nothing was wrong, found where a bit was."
+    )
+    story.say(
+        "To look at the tapes yourself: kvtape demo --keep DIR, then kvtape diff DIR/flip.tape"
+    )
     return 0
 
 
@@ -148,23 +165,30 @@ def _serve_and_chat(story: Story) -> None:
     tape = story.folder / "run.tape"
     opening = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FIRST}]
     began = time.monotonic()
+    story.say("starting; the first start on a machine compiles kernels, a minute or two ...")
     with _server(story, tape) as (_, port):
-        story.say(f"ready after {time.monotonic() - began:.1f} s")
+        story.say(f"ready after {time.monotonic() - began:.1f} s; this conversation is session sea")
         client = _client(port)
         text, usage, receipt = _ask(client, "sea", opening, 48)
-        story.say(f"[cyan]you[/cyan] {FIRST}\n[cyan]model[/cyan] {text}")
+        _said(story, FIRST, text)
         _walk_away(story, client)
         more = [*opening, {"role": "assistant", "content": text}]
         text, usage, receipt = _ask(client, "sea", [*more, {"role": "user", "content": SECOND}], 48)
         cached = usage.prompt_tokens_details.cached_tokens
-        story.say(f"[cyan]you[/cyan] {SECOND}\n[cyan]model[/cyan] {text}")
+        _said(story, SECOND, text)
         story.say(
-            f"{cached} of {usage.prompt_tokens} prompt tokens came from a kept state; receipt:"
-            f" events {receipt['seq'][0]} to {receipt['seq'][1]}, reply {receipt['token_sha'][:12]}"
+            f"{cached} of {usage.prompt_tokens} prompt tokens came from the first turn's kept state;"
+            f" the receipt: events {receipt['seq'][0]} to {receipt['seq'][1]} on the tape, reply hash"
+            f" {receipt['token_sha'][:12]}"
         )
         if not cached:
             raise DemoFailed("the second turn resumed nothing")
     story.say(f"the tape: {tape.stat().st_size // 1024} KiB, sealed")
+
+
+def _said(story: Story, question: str, answer: str) -> None:
+    story.say(f"  [cyan]you:[/cyan]   {question}")
+    story.say(f"  [cyan]model:[/cyan] {' '.join(answer.split())}")
 
 
 def _walk_away(story: Story, client: Any) -> None:
@@ -176,7 +200,9 @@ def _walk_away(story: Story, client: Any) -> None:
     for _ in zip(range(10), stream, strict=False):
         pass
     stream.close()
-    story.say("[cyan]another[/cyan] asked for a long story and left after ten pieces: cancelled")
+    story.say(
+        "another client asked for a long story and left after ten pieces: its request is cancelled"
+    )
 
 
 # --- the tape's tools -----------------------------------------------------------------------------
@@ -199,8 +225,8 @@ def _equal(story: Story, found: dict[str, Any], what: str) -> None:
         raise DemoFailed(f"{what}: {found}")
     compared = sum(found["compared"].values())
     story.say(
-        f"{what}: [green]equal[/green], {compared} values, {found['steps']} steps,"
-        f" {found['tokens']} tokens, {found['seconds']:.1f} s"
+        f"{what}: [green]equal[/green], {compared} digests and tokens over {found['steps']} steps,"
+        f" {found['seconds']:.1f} s with loading"
     )
 
 
@@ -236,7 +262,7 @@ def _flip(story: Story) -> None:
         try:
             _ask(_client(port), "flipped", [{"role": "user", "content": FIRST}], 200)
         except Exception as error:  # the run stops itself: whatever the client makes of that
-            story.say(f"the client was told: {type(error).__name__}")
+            story.say(f"the client was told: {getattr(error, 'message', error)}")
         code = process.wait(STOP_SECONDS_MAX)
     if code != 1:
         raise DemoFailed(f"a flipped bit went unseen: the server ended with {code}")
@@ -249,4 +275,5 @@ def _flip(story: Story) -> None:
         f"{name} {first[name]}"
         for name in ("step", "rank", "layer", "cache", "position", "head", "column", "bit")
     )
-    story.say(f"the syndrome alone names it: [bold]{place}[/bold]")
+    story.say(f"the difference of two sums names it: [bold]{place}[/bold]")
+    story.say(f"what was asked for: {FLIP}, the rest picked at random")

@@ -17,7 +17,7 @@ from ..devices.http.model_text import ModelText
 from ..devices.kernel_cache import use_cache, warm
 from ..devices.text import read_codec
 from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
-from ..devices.weights.find import CARRIED, find_model
+from ..devices.weights.find import find_model
 from ..events.commands import Arrive
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import RequestId, SessionId, Token
@@ -121,7 +121,7 @@ def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]
     warm(use_cache(), lambda line: None)
     if opened.family == "fake":
         return fake_group(opened, opened.world)
-    checkpoint = _checkpoint(model, opened.model)
+    checkpoint = find_model(model or opened.model)
     devices = cpu_group(
         checkpoint, settings_of(opened), world=opened.world,
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
@@ -134,13 +134,3 @@ def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]
         f"{checkpoint.path} is another model: its digest is {devices[0].model_digest}, the tape was"
         f" made on {opened.model_digest}; name the right one with --model PATH"
     )
-
-
-def _checkpoint(named: str, recorded: str) -> Checkpoint:
-    """The weights where they are said to be, else those of the name that the run was given."""
-    try:
-        return find_model(named or recorded)
-    except ModelNotFound:
-        if recorded not in CARRIED:
-            raise
-        return find_model(recorded)  # the digest decides whether they are the ones

@@ -47,9 +47,10 @@ class Recording:
 
     @staticmethod
     def on(tape: Tape, rank: int = -1, last: int = -1) -> "Recording":
-        """A run of an open tape."""
+        """A run of an open tape; where its weights were counts only while something is there."""
+        hint = tape.hints.get("weights", "")
         return Recording(
-            tape.opened, tape.steps, tape.blob, str(tape.path), tape.hints.get("weights", ""),
+            tape.opened, tape.steps, tape.blob, str(tape.path), hint if Path(hint).exists() else "",
             rank, last, tape.at(tape.last_seq).step,
         )  # fmt: skip
 
