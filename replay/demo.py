@@ -177,9 +177,9 @@ def _serve_and_chat(story: Story) -> None:
         cached = usage.prompt_tokens_details.cached_tokens
         _said(story, SECOND, text)
         story.say(
-            f"{cached} of {usage.prompt_tokens} prompt tokens came from the first turn's kept state;"
-            f" the receipt: events {receipt['seq'][0]} to {receipt['seq'][1]} on the tape, reply hash"
-            f" {receipt['token_sha'][:12]}"
+            f"{cached} of {usage.prompt_tokens} prompt tokens came from the first turn's kept"
+            f" state; the receipt: events {receipt['seq'][0]} to {receipt['seq'][1]} on the tape,"
+            f" reply hash {receipt['token_sha'][:12]}"
         )
         if not cached:
             raise DemoFailed("the second turn resumed nothing")

@@ -1,0 +1,33 @@
+"""Models as runs need them: what is named is what is used."""
+
+from pathlib import Path
+
+import pytest
+
+from kvtape.core.families.fake import fake_rules
+from kvtape.devices.weights.checkpoint import ModelNotFound
+from kvtape.events.reader import Tape
+from kvtape.events.tape import TapeWriter
+from kvtape.replay.models import devices_for
+from kvtape.replay.recording import Recording
+
+from .rig import opened_with
+
+OPENED = opened_with(fake_rules(), model="smollm2", family="llama")
+
+
+def test_a_model_that_was_named_is_not_replaced_by_the_tapes() -> None:
+    with pytest.raises(ModelNotFound, match=r"nope\.gguf"):
+        devices_for(1)("nope.gguf")(OPENED)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_the_weights_were_counts_only_while_they_are_there(
+    there: bool, tmp_path: Path
+) -> None:
+    weights, path = tmp_path / "model.gguf", tmp_path / "run.tape"
+    if there:
+        weights.touch()
+    TapeWriter.create(path, OPENED, {"weights": str(weights)}).close()
+    with Tape.open(path) as tape:
+        assert Recording.on(tape).hint == (str(weights) if there else "")
