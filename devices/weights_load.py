@@ -1,5 +1,6 @@
 """From files to packed Q16 weights: a tensor is read and quantised once, packed for its ranks."""
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -59,7 +60,9 @@ def load_weights(
         for program in programs
     ]
     places = _places(programs)
-    loader = _Loader(checkpoint, family, weights, places, progress)
+    shapes = family.tensors()
+    total = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
+    loader = _Loader(checkpoint, shapes, weights, places, progress, total)
     for program, mine in zip(programs, weights, strict=True):
         for name, at in program.vectors.items():
             vector = checkpoint.vector(name)
@@ -97,18 +100,19 @@ def _places(programs: Sequence[Program]) -> dict[str, list[_Place]]:
 @dataclass(slots=True)
 class _Loader:
     checkpoint: Checkpoint
-    family: Family
+    shapes: dict[str, tuple[int, ...]]
     weights: list[Weights]
     places: dict[str, list[_Place]]
     progress: Progress
+    total: int
     done: int = 0
     lock: Lock = field(default_factory=Lock)
 
     def pieces(self) -> list[tuple[int, str, int, int]]:
         """(index, tensor, first row, last row) of all work; the index is its digest's layer."""
         found = []
-        for index, name in enumerate(sorted(self.family.tensors())):
-            shape = self.family.tensors()[name]
+        for index, name in enumerate(sorted(self.shapes)):
+            shape = self.shapes[name]
             rows = shape[0] if len(shape) == 2 else 1
             for first in range(0, rows, ROWS_AT_ONCE):
                 found.append((index, name, first, min(rows, first + ROWS_AT_ONCE)))
@@ -117,7 +121,7 @@ class _Loader:
     def load(self, piece: tuple[int, str, int, int]) -> Pair:
         """Read, quantise, pack and digest some rows of a tensor."""
         index, name, first, last = piece
-        if len(self.family.tensors()[name]) == 1:
+        if len(self.shapes[name]) == 1:
             vector = self.checkpoint.vector(name)
             return self._digest(np.ascontiguousarray(vector)[None].view(np.uint64), index, 0, 0)
         rows = self.checkpoint.rows(name, first, last)
@@ -133,7 +137,7 @@ class _Loader:
             self._put(place, first, codes, exponents)
         with self.lock:
             self.done += rows.size
-            self.progress(self.done, self._total())
+            self.progress(self.done, self.total)
         words = exponents.astype(np.int64)[:, None].view(np.uint64)
         return add_pairs(
             self._digest(codes.view(np.uint64), index, first, 0),
@@ -163,6 +167,3 @@ class _Loader:
         digest_rows(words, PARTS["weights"], index, 0, positions, column, sums, 0, count)
         total = sums.sum(axis=0, dtype=np.uint64)
         return int(total[0]), int(total[1])
-
-    def _total(self) -> int:
-        return sum(int(np.prod(s)) for s in self.family.tensors().values() if len(s) == 2)

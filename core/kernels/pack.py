@@ -28,7 +28,9 @@ def pack(weights, into):
         padded = np.zeros((blocks.shape[0] * OUTPUTS, blocks.shape[1] * 2), np.int16)
         padded[:outputs, :inputs] = weights
         weights = padded
-    blocks[...] = weights.reshape(blocks.shape[0], OUTPUTS, -1, 2).transpose(0, 2, 1, 3)
+    # A pair of inputs moves as one int32: half the elements to copy.
+    pairs = np.ascontiguousarray(weights).view(np.int32).reshape(blocks.shape[0], OUTPUTS, -1)
+    blocks.view(np.int32)[..., 0] = pairs.transpose(0, 2, 1)
 
 
 def unpack(packed, outputs, inputs):
