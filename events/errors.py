@@ -7,6 +7,10 @@ class TapeError(Exception):
     exit_code = 2
 
 
+class TapeExists(TapeError):
+    """A tape is to be made where some file already is."""
+
+
 class NotATape(TapeError):
     """The file is something else, or lacks a table that every tape has."""
 

@@ -35,8 +35,10 @@ def export(tape: Tape) -> Iterator[str]:
         yield f'{{"seq":{entry.seq},"step":{entry.step},"{side}":{body}}}'
 
 
-def import_jsonl(lines: Iterable[str], path: str | Path) -> None:
+def import_jsonl(lines: Iterable[str], path: str | Path) -> int:
     """Write a tape with these lines: the same rows and chain, and a seal if the run was closed.
+
+    Returns how many rows it has.
 
     Raises BrokenLine with the line's number and what is wrong with it; no file is left then.
     """
@@ -48,6 +50,7 @@ def import_jsonl(lines: Iterable[str], path: str | Path) -> None:
     try:
         for number, line in numbered:
             _take(writer, number, line)
+        rows = writer.seq
         if writer.ended:
             writer.close()
     except BaseException:
@@ -55,6 +58,7 @@ def import_jsonl(lines: Iterable[str], path: str | Path) -> None:
         remove_files(path)
         raise
     writer.abandon()
+    return rows
 
 
 def _blob(tape: Tape, name: str) -> bytes:

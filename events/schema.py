@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from .errors import NotATape, TapeError, TornTape, WrongFormat
+from .errors import NotATape, TapeError, TapeExists, TornTape, WrongFormat
 from .facts import FORMAT
 
 APPLICATION_ID = 0x6B767470  # "kvtp", in the header of every tape
@@ -128,9 +128,9 @@ def create_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        raise TapeError(
-            f"{path} exists: choose another name, or add a run to it with --append"
-        ) from None
+        if path.is_dir():
+            raise TapeError(f"{path} is a directory, not a tape") from None
+        raise TapeExists(f"{path} exists: choose another name") from None
     except OSError as error:
         raise TapeError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -139,6 +139,8 @@ def check_readable(path: Path) -> None:
     """Say so where there is no file at all, before SQLite says less."""
     if not path.exists():
         raise TapeError(f"{path} does not exist")
+    if path.is_dir():
+        raise TapeError(f"{path} is a directory, not a tape")
     if not path.is_file():
         raise TapeError(f"{path} is not a file")
     if path.stat().st_size == 0 and not beside(path, "-wal").exists():

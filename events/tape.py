@@ -12,6 +12,7 @@ from .canon import content_name
 from .commands import AnyCommand
 from .errors import TapeError
 from .facts import FORMAT, AnyFact, RunClosed, RunOpened
+from .lock import WriterLock
 from .rows import RowMaker
 from .schema import (
     BLOBS,
@@ -48,12 +49,13 @@ class TapeWriter:
     Used by one thread at a time, not always the same.
     """
 
-    def __init__(self, path: Path, engine: sa.Engine) -> None:
+    def __init__(self, path: Path, engine: sa.Engine, lock: WriterLock) -> None:
         self.path = path
         self.run = 0
         self.step = 0  # of the last append
         self.ended = False  # the run's RunClosed is on the tape
         self._engine = engine
+        self._lock = lock
         self._connection = engine.connect()
         # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
         self._driver: Any = self._connection.connection.driver_connection
@@ -87,6 +89,8 @@ class TapeWriter:
     ) -> Self:
         """A tape with its run opened, as row 0; an existing file is refused unless `append`.
 
+        A file that another writer holds is refused either way.
+
         hints: what helps to find things again (`weights`: a path), outside the chain.
         run: its number, otherwise the one after the last of the file.
         """
@@ -94,15 +98,17 @@ class TapeWriter:
         fresh = not (append and path.exists())
         if fresh:
             create_file(path)
-        else:
-            _check_appendable(path)
+        lock = WriterLock(path)
         try:
+            if not fresh:
+                _check_appendable(path)
             with told(path):
-                writer = cls(path, writing_engine(path, synchronous))
+                writer = cls(path, writing_engine(path, synchronous), lock)
                 writer._open(opened, dict(hints or {}), run, fresh=fresh)
         except BaseException:
             if fresh:
                 remove_files(path)
+            lock.release()
             raise
         return writer
 
@@ -212,12 +218,17 @@ class TapeWriter:
                 )
                 self._connection.commit()
                 one_file(self._connection)
+            self._let_go()
+            seal(self.path)
         finally:
             self.abandon()
-        seal(self.path)
 
     def abandon(self) -> None:
         """Let go of the file: what was appended stays, the run stays open, no seal is put on."""
+        self._let_go()
+        self._lock.release()
+
+    def _let_go(self) -> None:
         self._dead = True
         if self._connection.closed:
             return

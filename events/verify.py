@@ -12,6 +12,7 @@ from .chain import FACT, GENESIS
 from .commands import AnyCommand
 from .errors import BrokenRecord
 from .facts import FORMAT, AnyFact, RunOpened
+from .lock import being_written
 from .rows import Owners
 from .schema import (
     BLOBS,
@@ -23,6 +24,7 @@ from .schema import (
     META,
     RUNS,
     TIMES,
+    beside,
     check_format,
     check_readable,
     dump_hints,
@@ -76,8 +78,11 @@ def _seal(path: Path, closed: bool) -> Iterator[Finding]:
     match read_seal(path):
         case Seal.BROKEN:
             yield Finding("seal", path.name, "the file's bytes changed since it was closed")
-        case Seal.NONE if closed:
-            yield Finding("seal", path.name, "the run was closed in order, but its seal is gone")
+        case Seal.NONE if closed and not being_written(path):
+            says = "the run was closed in order, but its seal is gone"
+            if beside(path, "-wal").exists():
+                says = "the run was closed in order, but whoever read it then kept it from its seal"
+            yield Finding("seal", path.name, says)
         case _:
             pass
 

@@ -14,6 +14,7 @@ from ..devices.http.door import Door, DoorSettings
 from ..devices.http.engine import Info, TextSide
 from ..devices.http.serve import serve
 from ..events.commands import Close
+from ..events.errors import TapeExists
 from ..events.facts import RunOpened
 from ..events.tape import TapeWriter
 from .door import LiveDoor
@@ -57,13 +58,7 @@ class LiveRun:
         state = open_state(opened)
         self._recorder: NoTape | TapeRecorder = NoTape()
         if tape.path is not None:
-            writer = TapeWriter.create(
-                tape.path,
-                opened,
-                {"weights": tape.weights},
-                append=tape.append,
-                synchronous=tape.synchronous,
-            )
+            writer = _writer(tape.path, opened, tape)
             self._recorder = TapeRecorder(writer, stop_on_error=tape.stop_on_error)
         self._ranks = Ranks(opened, devices)
         injector = Injector(fault, devices) if fault is not None else None
@@ -92,6 +87,16 @@ class LiveRun:
         finally:
             self._ranks.close(self.reason or "stopped")
             self.ended.set()
+
+
+def _writer(path: Path, opened: RunOpened, tape: TapeOptions) -> TapeWriter:
+    try:
+        return TapeWriter.create(
+            path, opened, {"weights": tape.weights}, append=tape.append,
+            synchronous=tape.synchronous,
+        )  # fmt: skip
+    except TapeExists as error:
+        raise TapeExists(f"{error}, or add a run to it with --append") from None
 
 
 def serve_until_told(
