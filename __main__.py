@@ -6,14 +6,37 @@ from typing import Annotated
 
 import typer
 
+from . import __version__
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Serve with trace logging, replay a failing session bit for bit, diff rank states.",
 )
 
-Model = Annotated[str, typer.Argument(help="smollm2, a .gguf file, or a Hugging Face directory")]
+
+def tell_version(asked: bool) -> None:
+    """Print the version and end, where it was asked for."""
+    if asked:
+        typer.echo(f"kvtape {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=tell_version, is_eager=True, help="which kvtape")
+    ] = False,
+) -> None:
+    """Serve with trace logging, replay a failing session bit for bit, diff rank states."""
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="smollm2, a .gguf file, a Hugging Face directory; fake or fake-pages without weights"
+    ),
+]
 TapeFile = Annotated[Path, typer.Argument(help="a tape", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 ModelPath = Annotated[str, typer.Option("--model", help="weights elsewhere than the tape says")]
@@ -28,13 +51,13 @@ def threads_of(threads: int, world: int) -> int:
 @app.command()
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option()] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
+    host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
     tp: Annotated[int, typer.Option(min=1, max=64, help="ranks")] = 1,
     threads: Threads = 0,
     parallel: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 8,
-    context: Annotated[int, typer.Option(min=0, help="rows a stream may have")] = 0,
-    pages: Annotated[int, typer.Option(min=0, help="pages of the pool")] = 0,
+    context: Annotated[int, typer.Option(min=0, help="rows a stream may have; 0: automatic")] = 0,
+    pages: Annotated[int, typer.Option(min=0, help="pages of the pool; 0: automatic")] = 0,
     prompt_rows: Annotated[int, typer.Option(min=1, max=4096, help="prompt rows a step")] = 64,
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
@@ -166,7 +189,10 @@ app.add_typer(trace, name="trace")
 
 
 @trace.command("export")
-def trace_export(tape: TapeFile, run: Annotated[int, typer.Option(min=0)] = 0) -> None:
+def trace_export(
+    tape: TapeFile,
+    run: Annotated[int, typer.Option(min=0, help="which run of the tape; 0: the last")] = 0,
+) -> None:
     """Print a run as JSON lines, the same bytes for the same facts."""
     from .replay.run_trace import run_export
 
@@ -228,7 +254,7 @@ def bench(
 def one_of(option: str, value: str, among: tuple[str, ...]) -> None:
     """Refuse a value that an option does not have."""
     if value not in among:
-        raise typer.BadParameter(f"{value!r}: {', '.join(among)}", param_hint=option)
+        raise typer.BadParameter(f"{value!r}: {', '.join(filter(None, among))}", param_hint=option)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from .common import Key, in_common
 from .deep import first_place
 from .difference import Difference
 from .forward import Told, read_streams
@@ -15,12 +16,14 @@ from .rerun import Played, Tick, reopened, rerun
 from .suspect import suspects
 from .verdict import Verdict, judge_run
 
-Key = tuple[str, int]  # a session, and which of its streams
-
 
 @dataclass(slots=True)
 class Found:
-    """What a diff found. notes: sentences for people; not_comparable: parts that one side lacks."""
+    """What a diff found.
+
+    notes: sentences for people.  not_comparable: parts that one side lacks.  tokens: computed
+    again, or compared.
+    """
 
     verdict: Verdict = Verdict.EQUAL
     first: Difference | None = None
@@ -36,9 +39,15 @@ class Found:
 
 
 def diff_alone(
-    recording: Recording, make: MakeDevices | None, tick: Tick = lambda step: None
+    recording: Recording,
+    make: MakeDevices | None,
+    tick: Tick = lambda step: None,
+    unplayed: str = "without a model it is not computed again",
 ) -> Found:
-    """Its own contradictions first, then its replay; make: None to read the tape only."""
+    """Its own contradictions first, then its replay; make: None to read the tape only.
+
+    unplayed: what to say where the tape is only read.
+    """
     found = Found()
     suspect = next(suspects(recording), None)
     if suspect is not None:
@@ -53,9 +62,7 @@ def diff_alone(
                 found.notes.append("no single word explains the difference of the two sums")
         return found
     if make is None:
-        found.notes.append(
-            "the tape does not contradict itself; without a model it is not replayed"
-        )
+        found.notes.append(f"the tape does not contradict itself; {unplayed}")
         return found
     opened = reopened(recording.opened)
 
@@ -77,7 +84,10 @@ def diff_alone(
 def diff_two(
     left: Recording, right: Recording, make: Callable[[Recording], MakeDevices] | None = None
 ) -> Found:
-    """By session, stream and kept position; then, given devices, in memory."""
+    """By session, stream and kept position; then, given devices, in memory.
+
+    Sides that do not hold the same sessions, or nothing at all, are apart: not equal.
+    """
     found = Found()
     if left.rank >= 0 and right.rank >= 0 and left.name == right.name:
         _ranks_of_one(left, right, found)
@@ -87,16 +97,20 @@ def diff_two(
     apart = _parts_apart(left, right)
     firsts: list[tuple[Difference, Told, Told]] = []
     for key, mine in sides[0].items():
-        if key not in sides[1]:
-            found.notes.append(f"session {key[0]}, reply {key[1]}: only in the left tape")
-            continue
-        theirs = sides[1][key]
-        first = _first_of(mine, theirs, apart, found)
-        if first is not None:
-            firsts.append((first, mine, theirs))
-    for key in sides[1].keys() - sides[0].keys():
-        found.notes.append(f"session {key[0]}, reply {key[1]}: only in the right tape")
+        if key in sides[1]:
+            first = _first_of(mine, sides[1][key], apart, found)
+            found.tokens += min(len(mine.tokens), len(sides[1][key].tokens))
+            if first is not None:
+                firsts.append((first, mine, sides[1][key]))
+    found.notes += in_common(sides[0], sides[1], differ=bool(firsts))
+    if apart & found.not_comparable:
+        parts = ", ".join(sorted(apart & found.not_comparable))
+        found.notes.append(f"{parts}: split over ranks: each holds its own heads")
     if not firsts:
+        if sides[0].keys() != sides[1].keys() or not sides[0]:
+            found.verdict = Verdict.APART
+        elif not found.compared:
+            found.notes.append("tokens alone were compared: the tapes share no sums")
         return found
     found.first, mine, theirs = min(firsts, key=lambda one: (one[0].step, one[0].stream))
     at_once = found.first.position <= min(mine.sums, default=0)

@@ -1,11 +1,16 @@
 """What a replay shows without judging: the book decided again, and the state at a fact."""
 
+from collections.abc import Mapping
+from typing import TypeGuard
+
+from rich.box import SIMPLE
 from rich.markup import escape
+from rich.table import Table
 
 from ..core.state import State
 from ..events.reader import Tape
 from .book import Rebooked, rebook
-from .show import CONSOLE, DIFFERS, EQUAL, bar, say_json
+from .show import CONSOLE, DIFFERS, EQUAL, bar, counted, say_json
 from .verdict import Verdict
 
 
@@ -17,7 +22,8 @@ def run_book(tape: Tape, *, as_json: bool) -> int:
     if as_json:
         say_json(_book_json(done))
     elif first is None:
-        CONSOLE.print(f"[bold green]equal[/]: {done.facts} facts in {done.steps} steps")
+        facts, steps = counted(done.facts, "fact"), counted(done.steps, "step")
+        CONSOLE.print(f"[bold green]equal[/]: {facts} in {steps}")
     else:
         CONSOLE.print(f"[bold red]differs[/] at event {first.seq}, step {first.step}")
         for side, fact in (("recorded", first.recorded), ("decided", first.decided)):
@@ -67,13 +73,44 @@ def summary(state: State) -> dict[str, object]:
     }  # fmt: skip
 
 
-def show_state(seen: dict[str, object], at: int) -> None:
-    """A summary for people."""
+def show_state(seen: Mapping[str, object], at: int) -> None:
+    """A summary for people: single values in a line, then a table of each list and its sums."""
     CONSOLE.print(f"[bold]at event {at}[/]")
+    single = [f"{_said(name)} {value}" for name, value in seen.items() if not _is_rows(value)]
+    CONSOLE.print(f"  {escape(', '.join(single))}", soft_wrap=True)
     for name, value in seen.items():
-        if not isinstance(value, list):
-            CONSOLE.print(f"  {name}: {value}")
-            continue
-        CONSOLE.print(f"  {name}:")
-        for one in value:
-            CONSOLE.print(f"    {escape(str(one))}")
+        if _is_rows(value):
+            CONSOLE.print(_table(name, value))
+            for row in value:
+                _show_sums(row)
+
+
+def _is_rows(value: object) -> TypeGuard[list[dict[str, object]]]:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _table(title: str, rows: list[dict[str, object]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0, collapse_padding=True)
+    columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
+    for column in columns:
+        table.add_column(_said(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(row[column])) for column in columns))
+    return table
+
+
+def _show_sums(row: Mapping[str, object]) -> None:
+    """Sums are too wide for a table: a line of them, by the part."""
+    name, number = next(iter(row.items()))
+    for sums in row.values():
+        if isinstance(sums, dict) and sums:
+            parts = ", ".join(f"{part} {value}" for part, value in sums.items())
+            CONSOLE.print(f"  sums of {name} {number}: {parts}", markup=False, soft_wrap=True)
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _cell(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

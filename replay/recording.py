@@ -10,6 +10,12 @@ from ..events.reader import Step, Tape
 from ..events.seal import Seal
 
 
+class WrongUse(Exception):
+    """Options that do not go together, or name what is not on the tape."""
+
+    exit_code = 2
+
+
 def open_whole(path: Path, run: int = 0) -> Tape:
     """Open a run (0: the last) of a tape whose bytes are those it was closed with, if it was."""
     tape = Tape.open(path, run or None)
@@ -17,6 +23,23 @@ def open_whole(path: Path, run: int = 0) -> Tape:
         tape.close()
         raise TapeError(f"{path}: its bytes changed since it was closed; `audit` says where")
     return tape
+
+
+def among_runs(tape: Tape) -> str:
+    """Which run of its tape is read, and how to read another; "" where there is but one."""
+    others = [str(run) for run in tape.runs if run != tape.run]
+    if not others:
+        return ""
+    which = f"run {tape.run} of {len(tape.runs)}"
+    if len(others) == 1:
+        return f"{which}; --run {others[0]} for the other"
+    return f"{which}; --run {', '.join(others)} for the others"
+
+
+def check_on_tape(tape: Tape, seq: int, named: str) -> None:
+    """Refuse an event that the run does not have; named: how it was asked for."""
+    if seq > tape.last_seq:
+        raise WrongUse(f"{named}: the run has events 1 to {tape.last_seq}")
 
 
 def _no_blob(name: str) -> bytes:
@@ -29,6 +52,7 @@ class Recording:
 
     rank: the one whose view is asked for, -1 for all.  last: the fact at which it is cut, -1 for
     none.  last_step: of the whole run.  hint: where its model was, "" if nobody knows.
+    within: which of its tape's runs it is, "" if the only one.
     """
 
     opened: RunOpened
@@ -39,6 +63,7 @@ class Recording:
     rank: int = -1
     last: int = -1
     last_step: int = 0
+    within: str = ""
 
     @staticmethod
     def of(opened: RunOpened, steps: Sequence[Step], **more: int) -> "Recording":
@@ -51,7 +76,7 @@ class Recording:
         hint = tape.hints.get("weights", "")
         return Recording(
             tape.opened, tape.steps, tape.blob, str(tape.path), hint if Path(hint).exists() else "",
-            rank, last, tape.at(tape.last_seq).step,
+            rank, last, tape.at(tape.last_seq).step, among_runs(tape),
         )  # fmt: skip
 
     def steps(self) -> Iterator[Step]:

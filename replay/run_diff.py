@@ -11,13 +11,14 @@ from ..core.families.family import UnsupportedShape
 from ..core.link import RankLost
 from ..devices.weights.checkpoint import ModelError
 from ..events.errors import TapeError
+from ..events.lock import being_written
 from ..events.reader import Tape
 from ..events.verify import Finding
 from .audit import audit_file, audit_run
 from .diff import Found, diff_alone, diff_two
 from .machine import MakeDevices
-from .recording import Recording, open_whole
-from .run_replay import MakeFor, WrongUse
+from .recording import Recording, WrongUse, check_on_tape, open_whole
+from .run_replay import MakeFor
 from .show import (
     CONSOLE,
     DIFFERS,
@@ -45,7 +46,10 @@ def open_side(side: str, stack: ExitStack) -> tuple[Recording, int]:
     else:
         path = Path(named["path"])
         rank, last = (int(named[name]) if named[name] else -1 for name in ("rank", "seq"))
+        if not named["path"]:
+            raise WrongUse(f"{side}: no tape before {side[0]}")
     tape = stack.enter_context(open_whole(path))
+    check_on_tape(tape, last, side)
     if rank >= tape.opened.world:
         raise WrongUse(f"{side}: the run has ranks 0 to {tape.opened.world - 1}")
     return Recording.on(tape, rank, last), tape.last_seq
@@ -71,7 +75,7 @@ def run_diff(
             with bar("replay", mine[0].last_step, quiet=as_json) as tick:
                 if other is None:
                     make = _maker(mine[0], model, make_for) if make_for and go_deep else None
-                    found = diff_alone(mine[0], make, tick)
+                    found = diff_alone(mine[0], make, tick, _unplayed(make_for, deep))
                 elif make_for and go_deep:
                     deep_for = make_for  # known not to be None from here on
                     found = diff_two(mine[0], other[0], lambda side: _maker(side, model, deep_for))
@@ -84,7 +88,16 @@ def run_diff(
     except (RankLost, AssertionError) as error:
         return fail(error, DIFFERS if isinstance(error, RankLost) else WRONG_USE, as_json=as_json)
     _report(found, time.perf_counter() - start, as_json=as_json)
-    return EQUAL if found.first is None else DIFFERS
+    return EQUAL if found.verdict is Verdict.EQUAL and found.first is None else DIFFERS
+
+
+def _unplayed(make_for: MakeFor | None, deep: bool | None) -> str:
+    """Why a tape was only read."""
+    if deep is False:
+        return "not computed again, as asked"
+    if make_for is None:
+        return "without a model it is not computed again"
+    return f"not computed again: it has over {SHORT_SEQS} events, and --deep was not asked for"
 
 
 def _maker(side: Recording, model: str, make_for: MakeFor) -> MakeDevices:
@@ -107,7 +120,9 @@ def _report(found: Found, seconds: float, *, as_json: bool) -> None:
             "notes": found.notes,
         })  # fmt: skip
         return
-    if found.first is None:
+    if found.verdict is Verdict.APART:
+        CONSOLE.print("[bold red]apart[/]")
+    elif found.first is None:
         CONSOLE.print("[bold green]equal[/]")
     else:
         where = "" if found.verdict is Verdict.EQUAL else f": {found.verdict.value}"
@@ -132,6 +147,8 @@ def run_audit(path: Path, *, run: int = 0, as_json: bool = False) -> int:
     except TapeError as error:
         return fail(error, error.exit_code, as_json=as_json)
     _show_findings(path, findings, as_json=as_json)
+    if not as_json and being_written(path):
+        CONSOLE.print("  it is being written: so far, that is")
     return DIFFERS if findings else EQUAL
 
 

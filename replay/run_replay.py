@@ -18,7 +18,7 @@ from .alone_plan import plan_alone
 from .forward import play_forward, read_streams, room_for
 from .look import run_book, show_state, summary
 from .machine import Machine, MakeDevices
-from .recording import Recording, open_whole
+from .recording import Recording, WrongUse, among_runs, check_on_tape, open_whole
 from .rerecord import Rerecorder
 from .rerun import Played, Tick, reopened, rerun
 from .show import (
@@ -27,6 +27,7 @@ from .show import (
     EQUAL,
     WRONG_USE,
     bar,
+    counted,
     fail,
     first_json,
     say_json,
@@ -38,12 +39,6 @@ from .verdict import Judgement, Refused, Verdict, judge_run, judge_session
 # What makes devices, given where the weights are ("" if nobody said). They raise Refused or
 # ModelError where the weights are not those of the tape, or are not found.
 MakeFor = Callable[[str], MakeDevices]
-
-
-class WrongUse(Exception):
-    """Options that do not go together, or name what is not on the tape."""
-
-    exit_code = WRONG_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +69,9 @@ def run_replay(path: Path, options: ReplayOptions, make_for: MakeFor | None) -> 
     try:
         _check(options)
         with open_whole(path, options.run) as tape:
+            check_on_tape(tape, options.to, f"--to {options.to}")
+            if among_runs(tape) and not options.as_json:
+                CONSOLE.print(among_runs(tape), markup=False)
             if options.book:
                 return run_book(tape, as_json=options.as_json)
             if make_for is None:
@@ -161,18 +159,24 @@ class _Replaying:
         faults = self._options.with_faults
         plan = plan_alone(self._opened, self._recording.steps(), self._picks, with_faults=faults)
         if not plan.turns:
-            raise WrongUse(f"{self._recording.name} holds no such session or request")
+            raise WrongUse(f"{self._named()} holds no such session or request")
         with Machine(plan.opened, self._make) as machine:
             return play_alone(machine, plan, tick)
 
     def _forward(self, tick: Tick) -> Played:
         streams = read_streams(self._opened, self._recording.steps(), self._picks)
         if not streams:
-            raise WrongUse(f"{self._recording.name} holds no such session or request with rows")
+            picked = self._options.session or self._options.request
+            lacks = "such session or request with rows" if picked else "replies"
+            raise WrongUse(f"{self._named()} holds no {lacks}")
         room = room_for(self._opened, streams, self._options.rows_a_step)
         with Machine(room, self._make) as machine:
             coarse = self._options.rows_a_step > 0
             return play_forward(machine, streams, tick, coarse=coarse)
+
+    def _named(self) -> str:
+        within = self._recording.within
+        return f"{self._recording.name} ({within})" if within else self._recording.name
 
     def look(self) -> int:
         """Replay up to a fact and say what the state is there."""
@@ -209,7 +213,8 @@ def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
     else:
         colour = "green" if judged.verdict is Verdict.EQUAL else "red"
         CONSOLE.print(f"[bold {colour}]{judged.verdict.value}[/]: {escape(judged.why)}")
-        CONSOLE.print(f"  {played.steps} steps, {played.tokens} tokens, {seconds:.1f} s")
+        steps, tokens = counted(played.steps, "step"), counted(played.tokens, "token")
+        CONSOLE.print(f"  {steps}, {tokens}, {seconds:.1f} s")
         show_compared(played.comparison.compared)
         show_first(judged.first)
     return EQUAL if judged.verdict is Verdict.EQUAL else DIFFERS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..events.errors import TapeError
 from ..events.export import export, import_jsonl
-from .recording import open_whole
-from .show import EQUAL, WRONG_USE, fail
+from .recording import WrongUse, open_whole
+from .show import CONSOLE, EQUAL, WRONG_USE, counted, fail
 
 
 def run_export(path: Path, run: int) -> int:
@@ -30,9 +30,23 @@ def run_import(lines: Path, path: Path) -> int:
             source = sys.stdin
             if str(lines) != "-":
                 source = stack.enter_context(lines.open(encoding="utf-8"))
-            import_jsonl(source, path)
+            rows = import_jsonl(source, path)
     except TapeError as error:
         return fail(error, error.exit_code, as_json=False)
     except (OSError, UnicodeDecodeError) as error:
-        return fail(error, WRONG_USE, as_json=False)
+        return fail(WrongUse(_unread(lines, error)), WRONG_USE, as_json=False)
+    CONSOLE.print(f"wrote {path}: {counted(rows, 'event')}", markup=False, soft_wrap=True)
     return EQUAL
+
+
+def _unread(lines: Path, error: OSError | UnicodeDecodeError) -> str:
+    """Why lines could not be read."""
+    match error:
+        case FileNotFoundError():
+            return f"{lines} does not exist"
+        case IsADirectoryError():
+            return f"{lines} is a directory, not lines"
+        case OSError():
+            return f"{lines} cannot be read: {error.strerror}"
+        case _:
+            return f"{lines} is not text: {error.reason} at byte {error.start}"

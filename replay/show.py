@@ -31,11 +31,13 @@ def fail(error: BaseException, code: int, *, as_json: bool) -> int:
         verdict = "refused" if code == REFUSED else "error"
         say_json({"verdict": verdict, "why": str(error), "first": None})
     else:
-        ERRORS.print(
-            f"[bold red]{'refused' if code == REFUSED else 'error'}[/]: {escape(str(error))}",
-            soft_wrap=True,
-        )
+        ERRORS.print(f"kvtape: {error}", markup=False, soft_wrap=True)
     return code
+
+
+def counted(count: int, word: str) -> str:
+    """A number with its noun: 1 step, 2 steps."""
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 @contextmanager

@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     MODEL = "model"  # the model, the prompt or the build is another
     PLACEMENT = "placement"  # a state, a page or a rank was wrong, and is so again
     UNREPEATABLE = "unrepeatable"  # hardware, or a race: what was recorded does not come again
+    APART = "apart"  # two sides that have not the same sessions, or nothing to compare
     REFUSED = "refused"
 
 

@@ -19,7 +19,7 @@ from kvtape.tests.test_serve_bad_input import tiny_folder
 
 COMMANDS = (
     ("replay",), ("replay", "--book"), ("replay", "--fast-forward"), ("replay", "--session", "s0"),
-    ("replay", "--to", "300"), ("diff",), ("audit",), ("trace", "export"),
+    ("replay", "--to", "240"), ("diff",), ("audit",), ("trace", "export"),
 )  # fmt: skip
 CUTS, FLIPS, SEED = 12, 12, 5
 
