@@ -28,7 +28,7 @@ PARTS: Mapping[str, tuple[int, Measure]] = {
     "decode": (5, bench_speed.decode),
     "prompt": (5, bench_speed.prompt),
     "recording": (24, lambda rounds, python, say: bench_speed.recording(rounds, say)),
-    "replay": (3, lambda rounds, python, say: bench_replay.replays(rounds, say)),
+    "replay": (6, lambda rounds, python, say: bench_replay.replays(rounds, say)),
     "ranks": (8, lambda rounds, python, say: bench_speed.ranks(rounds, say)),
     "memory": (1, lambda rounds, python, say: bench_server.memory(rounds, say)),
     "ready": (3, lambda rounds, python, say: bench_server.ready(rounds, say)),

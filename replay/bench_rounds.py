@@ -40,17 +40,43 @@ class Part:
 def interleaved(
     part: Part, tasks: Mapping[str, Task], rounds: int, say: Say
 ) -> dict[str, tuple[float, ...]]:
-    """Values by contestant; A B C in one round, C B A in the next, so that no place is better."""
-    values: dict[str, list[float]] = {name: [] for name in tasks}
-    order: Sequence[str] = list(tasks)
-    for at in range(rounds):
-        for name in order if at % 2 == 0 else order[::-1]:
-            settle()
-            values[name].append(measured(part, tasks[name]))
-        told = ", ".join(f"{name} {values[name][-1]:.1f}" for name in tasks)
-        mark = " (busy)" if any(one.busy for one in part.quiet[-len(tasks) :]) else ""
-        say(f"{part.name} {at + 1}/{rounds}: {told}{mark}")
-    return {name: tuple(found) for name, found in values.items()}
+    """Values by contestant, one a round: A B C, then C B A, so that no place is better.
+
+    A round in which others had much of the machine is measured again, as long as no more than
+    twice the rounds are needed; where quiet ones are the fewer even so, all are kept and marked.
+    """
+    done: list[_Round] = []
+    while sum(not one.busy for one in done) < rounds and len(done) < 2 * rounds:
+        order = list(tasks) if len(done) % 2 == 0 else list(tasks)[::-1]
+        done.append(_round(tasks, order))
+        told = ", ".join(f"{name} {done[-1].values[name]:.1f}" for name in tasks)
+        say(f"{part.name} {len(done)}: {told}{' (busy)' * done[-1].busy}")
+    quiet = [one for one in done if not one.busy]
+    kept = quiet if 2 * len(quiet) >= rounds else done
+    if len(kept) < len(done):
+        part.notes.append(f"{len(done) - len(kept)} of {len(done)} rounds left out, others worked")
+    part.quiet += [quiet for one in kept for quiet in one.quiet]
+    return {name: tuple(one.values[name] for one in kept) for name in tasks}
+
+
+@dataclass(slots=True)
+class _Round:
+    values: dict[str, float] = field(default_factory=dict)
+    quiet: list[Quiet] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        return any(one.busy for one in self.quiet)
+
+
+def _round(tasks: Mapping[str, Task], order: Sequence[str]) -> _Round:
+    found = _Round()
+    for name in order:
+        settle()
+        with watched() as quiet:
+            found.values[name] = tasks[name]()
+        found.quiet.append(quiet)
+    return found
 
 
 def measured(part: Part, task: Task) -> float:

@@ -125,13 +125,16 @@ def test_without_proc_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert quiet == Quiet(None)
 
 
-def test_rounds_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def rounds_of(
+    shares: list[float], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, dict[str, tuple[float, ...]], Part]:
+    """Who was asked, the values and the part of rounds of two while others took these shares."""
     asked: list[str] = []
-    shares = iter([0.0, 0.9, 0.0, 0.0, 0.0, 0.0])
+    taken = iter(shares)
 
     @contextmanager
     def watched() -> Iterator[Quiet]:
-        yield Quiet(next(shares))
+        yield Quiet(next(taken))
 
     def task(name: str) -> float:
         asked.append(name)
@@ -139,12 +142,29 @@ def test_rounds_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bench_rounds, "settle", lambda: None)
     monkeypatch.setattr(bench_rounds, "watched", watched)
-    part, said = Part("speed"), list[str]()
-    tasks = {name: partial(task, name) for name in "abc"}
-    values = interleaved(part, tasks, 2, said.append)
-    assert asked == ["a", "b", "c", "c", "b", "a"]
-    assert values == {"a": (1.0, 6.0), "b": (2.0, 5.0), "c": (3.0, 4.0)}
-    assert part.busy == 1 and ["busy" in line for line in said] == [True, False]
+    part = Part("speed")
+    tasks = {name: partial(task, name) for name in "ab"}
+    values = interleaved(part, tasks, rounds, lambda line: None)
+    return "".join(asked), values, part
+
+
+def test_rounds_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, values, part = rounds_of([0.0] * 6, 3, monkeypatch)
+    assert asked == "abbaab" and values == {"a": (1.0, 4.0, 5.0), "b": (2.0, 3.0, 6.0)}
+    assert part.busy == 0 and len(part.quiet) == 6 and not part.notes
+
+
+def test_a_busy_round_is_measured_again_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, values, part = rounds_of([0.0, 0.0, 0.0, 0.9, 0.0, 0.0], 2, monkeypatch)
+    assert asked == "abbaab" and values == {"a": (1.0, 5.0), "b": (2.0, 6.0)}
+    assert part.busy == 0 and len(part.quiet) == 4
+    assert part.notes == ["1 of 3 rounds left out, others worked"]
+
+
+def test_a_machine_that_never_rests_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, values, part = rounds_of([0.9, 0.0] * 4 + [0.0] * 2 + [0.9] * 2, 3, monkeypatch)
+    assert asked == "abba" * 3 and len(values["a"]) == 6  # one quiet round in six says little
+    assert part.busy == 6 and len(part.quiet) == 12 and not part.notes
 
 
 # --- peers ----------------------------------------------------------------------------------------
