@@ -123,7 +123,7 @@ def beside(path: Path, suffix: str) -> Path:
 def create_file(path: Path) -> None:
     """An empty file that only its owner can read; SQLite gives those beside it the same mode."""
     for suffix in ("-wal", "-shm", "-journal"):
-        if beside(path, suffix).exists():
+        if beside(path, suffix).exists() and not path.exists():
             raise TapeError(f"{beside(path, suffix)} is left of another tape: move it away first")
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from .common import Key, in_common
 from .deep import first_place
 from .difference import Difference
 from .forward import Told, read_streams
@@ -13,6 +12,7 @@ from .memory import Place
 from .place import place_of, with_writer
 from .recording import Recording
 from .rerun import Played, Tick, reopened, rerun
+from .sessions import Key, in_common
 from .suspect import suspects
 from .verdict import Verdict, judge_run
 

@@ -205,7 +205,9 @@ def test_a_tape_without_token_ids_is_refused_with_the_reason(tmp_path: Path) -> 
 
 def test_the_weights_hint_of_the_tape_is_what_the_maker_is_given(tmp_path: Path) -> None:
     opened = opening("plain")
-    path = write(tmp_path / "hint.tape", opened, record(opened, chats()), hint="there.gguf")
+    there = tmp_path / "there.gguf"
+    there.touch()
+    path = write(tmp_path / "hint.tape", opened, record(opened, chats()), hint=str(there))
     given: list[str] = []
 
     def make_for(model: str) -> MakeDevices:
@@ -214,7 +216,9 @@ def test_the_weights_hint_of_the_tape_is_what_the_maker_is_given(tmp_path: Path)
 
     run_replay(path, ReplayOptions(as_json=True), make_for)
     run_replay(path, ReplayOptions(model="here.gguf", as_json=True), make_for)
-    assert given == ["there.gguf", "here.gguf"]
+    there.unlink()
+    run_replay(path, ReplayOptions(as_json=True), make_for)
+    assert given == [str(there), "here.gguf", ""], "a place that is gone says nothing"
 
 
 def test_an_audit_is_sound_or_names_what_is_not(

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from kvtape.__main__ import app
 from kvtape.devices.weights import find
 from kvtape.events.reader import Tape
+from kvtape.events.tape import TapeWriter
 from kvtape.replay import serve as command
 from kvtape.replay.opening import BadOption
 from kvtape.replay.run_diff import run_audit
@@ -24,6 +25,7 @@ from kvtape.replay.serve import poison_of
 from kvtape.tests import tiny_llama
 from kvtape.tests.door_engine import eventually
 from kvtape.tests.server import Server, serving, tool, wish
+from kvtape.tests.tape_records import OPENED
 from kvtape.tests.test_serve_clients import ask, at_rest
 
 KEY = "a-key"
@@ -201,6 +203,16 @@ def test_a_tape_that_exists_is_refused_and_kept(tmp_path: Path) -> None:
     assert tape.read_text() == "mine"
     refused(serve("fake", "--trace", tape, "--append"), 2, "run.tape", "not a tape")
     assert tape.read_text() == "mine"
+
+
+def test_a_tape_that_another_writes_is_refused_before_it_serves(tmp_path: Path) -> None:
+    tape = tmp_path / "run.tape"
+    with TapeWriter.create(tape, OPENED):
+        refused(serve("fake", "--trace", tape, "--append"), 2, "run.tape", "being written")
+        refused(serve("fake", "--trace", tape), 2, "run.tape", "exists", "--append")
+    with Tape.open(tape) as read:
+        assert read.runs == (1,)
+    assert run_audit(tape) == 0
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
