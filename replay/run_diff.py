@@ -137,11 +137,12 @@ def _report(found: Found, seconds: float, *, as_json: bool) -> None:
 
 def run_audit(path: Path, *, run: int = 0, as_json: bool = False) -> int:
     """Audit a tape, its bytes, then every fact of a run: 0 sound, 1 something is found."""
+    ended = True
     try:
         findings = audit_file(path)
         if not findings:  # what the rows say means nothing while they are not as written
             with Tape.open(path, run or None) as tape:
-                last = tape.at(tape.last_seq).step
+                last, ended = tape.at(tape.last_seq).step, tape.closed is not None
                 with bar("audit", last, quiet=as_json) as tick:
                     findings = audit_run(tape.opened, tape.steps(), tick)
     except TapeError as error:
@@ -149,6 +150,8 @@ def run_audit(path: Path, *, run: int = 0, as_json: bool = False) -> int:
     _show_findings(path, findings, as_json=as_json)
     if not as_json and being_written(path):
         CONSOLE.print("  it is being written: so far, that is")
+    elif not as_json and not ended:
+        CONSOLE.print("  its run was never closed: this is how far it came")
     return DIFFERS if findings else EQUAL
 
 

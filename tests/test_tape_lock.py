@@ -81,15 +81,19 @@ def test_a_second_writer_in_this_process_is_refused_too(tmp_path: Path) -> None:
     assert not being_written(path)
 
 
-def test_a_killed_writer_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.tape"
     with another(path) as writer:
         assert being_written(path)
         writer.kill()
         writer.wait()
         assert not being_written(path)
+    assert run_audit(path) == 0
+    assert "never closed" in capsys.readouterr().out
     with TapeWriter.create(path, OPENED, append=True) as second:
         assert second.run == 2
+    assert run_audit(path) == 0
+    assert "closed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["open", "closing"])
