@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,16 +67,9 @@ def described() -> dict[str, str]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "build": f"{__version__} {commit()}".strip(),
         "machine": f"{processor_name()}, {os.cpu_count()} cores",
-        "python": f"{platform.python_version()}{interpreter()}",
+        "python": platform.python_version(),
         "load": f"{load():.2f}",
     }
-
-
-def interpreter() -> str:
-    """Said of a Python that was compiled without its optimisations: the book's rounds feel it."""
-    built = sysconfig.get_config_var("CONFIG_ARGS")
-    plain = isinstance(built, str) and "--enable-optimizations" not in built
-    return ", compiled without --enable-optimizations" if plain else ""
 
 
 def commit() -> str:
