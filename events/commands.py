@@ -8,6 +8,10 @@ from .ids import Rank, RequestId, SessionId, StateId, StreamId, Token
 from .records import Digests, Ids, Record, Sampling, Sum
 
 
+# One for all: a default that is given as a value is copied for every record, deeply.
+NO_DIGESTS = Digests()
+
+
 class Command(Record):
     """Something the machine is asked or told; it may be refused."""
 
@@ -75,7 +79,7 @@ class DeviceDone(Command):
     starts: tuple[int, ...]
     tokens: tuple[Token, ...]
     flagged: tuple[StreamId, ...]
-    digests: Digests = Field(default=Digests(), exclude=True)
+    digests: Digests = Field(default_factory=lambda: NO_DIGESTS, exclude=True)
     book: Sum = Field(default="", exclude=True)
 
 

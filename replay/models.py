@@ -1,5 +1,6 @@
 """Models as runs need them: devices with their weights, for a run that opens or one on a tape."""
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     )  # fmt: skip
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
+    gc.freeze()  # compilers and tokenizers leave much behind that no collection need walk again
     return Loaded(opened, devices, text, ends, str(checkpoint.path))
 
 
@@ -127,6 +129,7 @@ def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
     )  # fmt: skip
     if devices[0].model_digest == opened.model_digest:
+        gc.freeze()  # as in load
         return devices
     for device in devices:
         device.close()
