@@ -7,7 +7,6 @@ from pydantic import Field
 from .ids import Rank, RequestId, SessionId, StateId, StreamId, Token
 from .records import Digests, Ids, Record, Sampling, Sum
 
-
 # One for all: a default that is given as a value is copied for every record, deeply.
 NO_DIGESTS = Digests()
 
