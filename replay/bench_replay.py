@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..events.reader import Tape
-from .bench_engine import Engine, Prompts, loaded, serve_options, settle
+from .bench_engine import Engine, Prompts, loaded, serve_options, settle, twins
 from .bench_figures import Bar, Figure, ratio
 from .bench_rounds import Part, Say, measured
 from .forward import play_forward, read_streams, room_for
@@ -35,10 +35,11 @@ def replays(rounds: int, say: Say) -> Part:
     for at in range(rounds):
         with TemporaryDirectory(prefix="kvtape-bench-") as name:
             folder = Path(name)
-            made["chats"].append(measured(part, partial(_live_chats, folder / "chats.tape")))
-            again["chats"].append(_again(part, folder / "chats.tape", _whole))
+            live, whole = _chats(part, folder / "chats.tape")
+            made["chats"].append(live)
+            again["chats"].append(whole)
             made["reply"].append(measured(part, partial(_live_reply, folder / "reply.tape")))
-            again["reply"].append(_again(part, folder / "reply.tape", _forward))
+            again["reply"].append(_forwarded(part, folder / "reply.tape"))
         told = ", ".join(
             f"{kind} made in {made[kind][-1]:.1f} s, again in {again[kind][-1]:.1f} s"
             for kind in made
@@ -55,39 +56,52 @@ def replays(rounds: int, say: Say) -> Part:
     return part
 
 
-def _live(tape: Path, chats: tuple[tuple[int, int], ...]) -> float:
-    """Seconds of a run's replies, its loading and its seal left out."""
+def _asked(engine: Engine, prompts: Prompts, chats: tuple[tuple[int, int], ...]) -> float:
+    """Seconds of a run's replies."""
+    start = time.perf_counter()
+    for prompt_tokens, reply_tokens in chats:
+        engine.ask(prompts.long(prompt_tokens), reply_tokens)
+    return time.perf_counter() - start
+
+
+def _chats(part: Part, tape: Path) -> tuple[float, float]:
+    """Seconds of chats and of their replay, both on one memory: where weights lie must not tell."""
     model = loaded(serve_options())
     engine, prompts = Engine(model.opened, model.devices, tape), Prompts(model)
     settle()
     try:
-        start = time.perf_counter()
-        for prompt_tokens, reply_tokens in chats:
-            engine.ask(prompts.long(prompt_tokens), reply_tokens)
-        return time.perf_counter() - start
+        live = measured(part, lambda: _asked(engine, prompts, CHATS))
+        with Tape.open(tape) as written:
+            recording = Recording.on(written)
+            devices = twins(model.devices, model.opened.digests)
+            with Machine(recording.opened, lambda opened: devices) as machine:
+                settle()
+                return live, measured(part, lambda: _timed(_whole, machine, recording))
     finally:
         engine.close()
 
 
-def _live_chats(tape: Path) -> float:
-    return _live(tape, CHATS)
-
-
 def _live_reply(tape: Path) -> float:
-    return _live(tape, ((16, LONG_REPLY),))
+    """Seconds of one long reply, its loading and its seal left out."""
+    model = loaded(serve_options())
+    engine, prompts = Engine(model.opened, model.devices, tape), Prompts(model)
+    settle()
+    try:
+        return _asked(engine, prompts, ((16, LONG_REPLY),))
+    finally:
+        engine.close()
 
 
-def _again(part: Part, path: Path, play: Play) -> float:
-    """Seconds of a replay, devices loaded before; its reading of the tape counts."""
+def _forwarded(part: Part, path: Path) -> float:
+    """Seconds of a fast-forward, devices loaded before; its reading of the tape counts."""
     make: MakeDevices = devices_for(0)("")
     with Tape.open(path) as tape:
         recording = Recording.on(tape)
         opened = recording.opened
-        if play is _forward:
-            opened = room_for(opened, read_streams(opened, recording.steps(), _every), 0)
+        opened = room_for(opened, read_streams(opened, recording.steps(), _every), 0)
         with Machine(opened, make) as machine:
             settle()
-            return measured(part, lambda: _timed(play, machine, recording))
+            return measured(part, lambda: _timed(_forward, machine, recording))
 
 
 def _timed(play: Play, machine: Machine, recording: Recording) -> float:
