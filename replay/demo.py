@@ -18,6 +18,7 @@ from rich.console import Console
 from ..devices.http.serve import bind
 from ..devices.weights.checkpoint import ModelError
 from ..devices.weights.find import find_model
+from .show import WRONG_USE, fail
 
 MODEL = "smollm2"
 READY_SECONDS_MAX = 900.0  # the first start compiles kernels
@@ -58,11 +59,10 @@ def run_demo(keep: str) -> int:
 
         folder = _folder(keep)
     except (ModelError, OSError) as error:
-        console.print(f"kvtape: {error}", markup=False)
-        return 2
+        return fail(error, WRONG_USE, as_json=False)
     except ImportError:
-        console.print("kvtape: the openai client is missing: pip install 'kvtape[demo]'")
-        return 2
+        missing = ModelError("the openai client is missing: pip install openai")
+        return fail(missing, WRONG_USE, as_json=False)
     try:
         return _tell(Story(folder, console))
     finally:

