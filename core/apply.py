@@ -5,7 +5,7 @@ from typing import Any
 
 from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import NO_STATE, StreamId
+from ..events.ids import NO_STATE
 from .state import NO_LANE, KeptState, Phase, State, Stream
 
 
@@ -110,7 +110,6 @@ def _snapshot_taken(state: State, fact: f.SnapshotTaken) -> None:
         pages=fact.pages,
         tokens=tuple(stream.tokens[:ahead]),
         salt=stream.request.salt,
-        born=stream.rows,
         used=state.clock,
         hit=False,
         digest=dict(fact.digest),
@@ -232,11 +231,3 @@ _APPLY: dict[str, Callable[[State, Any], None]] = {
     "poison_read": _nothing,
     "fault_injected": _nothing,
 }
-
-
-def streams_of(fact: AnyFact) -> tuple[StreamId, ...]:
-    """The streams a fact names, in its order (a round names lanes, so none)."""
-    if isinstance(fact, f.RowsKept):
-        return fact.streams
-    stream = getattr(fact, "stream", None)
-    return () if stream is None else (stream,)

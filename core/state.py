@@ -67,7 +67,6 @@ class KeptState:
     pages: tuple[PageId, ...]
     tokens: tuple[int, ...]  # mark + lookahead of them
     salt: str
-    born: int  # rows of the stream that left it
     used: int  # the clock of its last use
     hit: bool
     digest: dict[str, str]

@@ -1,6 +1,6 @@
 """Commands: wishes and news from outside, all that `decide` may read beside the state."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -155,5 +155,3 @@ AnyCommand = (
     | Inject
     | Close
 )
-
-CommandOnTape = Annotated[AnyCommand, Field(discriminator="kind")]

@@ -1,8 +1,6 @@
 """Facts: what happened and cannot be refused."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from .ids import Lane, PageId, Rank, RequestId, SessionId, StateId, StreamId, Token
 from .records import Digests, FamilyRules, Ids, Record, Sampling, Sum
@@ -340,7 +338,5 @@ AnyFact = (
     | PoisonRead
     | FaultInjected
 )
-
-FactOnTape = Annotated[AnyFact, Field(discriminator="kind")]
 
 RESERVED = frozenset({"state_image"})  # opens a segment once tapes rotate; no build writes it yet

@@ -14,7 +14,6 @@ from ..events.ids import StreamId
 from .machine import Machine
 
 Words = NDArray[np.uint64]
-ELEMENT = 2  # bytes of what a column counts
 CACHES = "kv"
 
 

@@ -105,11 +105,6 @@ class _Replaying:
     """One tape, the options and the devices that they ask for."""
 
     def __init__(self, tape: Tape, options: ReplayOptions, make_for: MakeFor) -> None:
-        if tape.opened.text == "hash":
-            raise Refused(
-                f"{tape.path} keeps no token ids (--trace-text hash), so no model can run on them;"
-                " replay --book and audit need none"
-            )
         self._options = options
         self._recording = Recording.on(tape, last=options.to)
         self._opened = reopened(

@@ -196,13 +196,6 @@ def test_another_model_is_refused_and_a_missing_one_is_said(
     assert run_replay(tape, ReplayOptions(), missing) == 2
 
 
-def test_a_tape_without_token_ids_is_refused_with_the_reason(tmp_path: Path) -> None:
-    opened = opening("plain", text="hash")
-    path = write(tmp_path / "hash.tape", opened, record(opening("plain"), chats()))
-    assert run_replay(path, ReplayOptions(), for_fakes) == 3
-    assert run_diff(str(path), None, for_fakes, deep=True) == 3
-
-
 def test_the_weights_hint_of_the_tape_is_what_the_maker_is_given(tmp_path: Path) -> None:
     opened = opening("plain")
     there = tmp_path / "there.gguf"

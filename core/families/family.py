@@ -50,10 +50,6 @@ class Family(Protocol):
         """Every weight that the family reads, by its file's name, with its shape."""
         ...
 
-    def embedding(self) -> str:
-        """The tensor whose rows are the tokens' embeddings."""
-        ...
-
     def heads(self, world: int, rank: int) -> Span:
         """The KV heads of a rank."""
         ...

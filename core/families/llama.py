@@ -87,10 +87,6 @@ class Llama:
             shapes[HEAD] = (self.vocab, d)
         return shapes
 
-    def embedding(self) -> str:
-        """The tensor whose rows are the tokens' embeddings."""
-        return EMBEDDING
-
     def heads(self, world: int, rank: int) -> Span:
         """The KV heads of a rank; a rank past the heads works on columns alone."""
         return share(self.attention.kv_heads, world, rank)

@@ -113,8 +113,6 @@ class Meters:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     cached_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
     rounds: int = 0
     steps: int = 0
     pages_total: int = 0

@@ -17,8 +17,6 @@ _COUNTERS = {
     "prompt_tokens": ("prompt_tokens", "Prompt tokens of accepted requests"),
     "generated_tokens": ("generation_tokens", "Reply tokens"),
     "cached_tokens": ("cached_tokens", "Prompt tokens resumed from kept states"),
-    "drafted_tokens": ("drafted_tokens", "Tokens drafted"),
-    "accepted_tokens": ("accepted_tokens", "Drafted tokens accepted"),
     "rounds": ("decode_rounds", "Rounds"),
     "steps": ("steps", "Steps"),
     "hits": ("prompt_store_hits", "Prompts that resumed from a kept state"),
