@@ -87,3 +87,10 @@ def q16(x):
     q = np.where(np.isnan(scaled), f32(0), np.clip(scaled, -QMAX, QMAX)).astype(np.int16)
     flag = np.isnan(x).any(-1) | ((amax > 0) & (least > EMAX))
     return q, e, flag
+
+
+def squares(x):
+    """The sum of squares of rows x [..., width], exact in the digits of Q16: float32 [...]."""
+    q, e, _ = q16(x)
+    with np.errstate(all="ignore"):
+        return (q.astype(i64) ** 2).sum(-1).astype(f32) * pow2(2 * e)
