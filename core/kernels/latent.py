@@ -1,4 +1,4 @@
-"""Latent rows: normalised without a weight, in static fixed point, put in their pages and summed."""
+"""Latent rows: normalised without a weight, in static fixed point, put in pages and summed."""
 
 import numpy as np
 from numba.extending import register_jitable

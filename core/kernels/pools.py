@@ -143,8 +143,9 @@ def pool_cases(rng):
         tables = rng.permutation(13)[: lanes * entries].reshape(lanes, entries).astype(i32)
         keys = rng.integers(-0x8000, 0x8000, (13, page_rows // kpool, width), i16)
         sums = rng.integers(0, 2**64, (rows, 2), u64)
-        yield (ik, ig, gcol, ape, int(rng.choice([-11, -13, 0])), ring, runs, tables, keys, page_rows,
-               2, int(rng.integers(0, 12)), sums, int(rng.integers(0, len(runs))), len(runs))  # fmt: skip
+        exponent, layer = int(rng.choice([-11, -13, 0])), int(rng.integers(0, 12))
+        yield (ik, ig, gcol, ape, exponent, ring, runs, tables, keys, page_rows, 2, layer, sums,
+               int(rng.integers(0, len(runs))), len(runs))  # fmt: skip
 
 
 register(
