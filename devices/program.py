@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.families.family import Family, Span
+from ..core.families.family import BLOCK, Family, Span
 from ..core.ops import Codes, Floats, Queries
 
 ARGUMENTS = 10  # int64 words of an op: its code, what the code takes, 1 if over selected rows alone
@@ -30,9 +30,20 @@ class Op(IntEnum):
     END = 12  # all ranks meet
 
 
+Vector = tuple[str, int, int]  # a constant's name, and which of its elements: [first, last)
+
+
+def padded(rows: int) -> int:
+    """Rows of a tensor as the output columns of whole blocks."""
+    return -(-rows // BLOCK) * BLOCK
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Packed weights of some tensors' own rows, side by side: where they begin in the arena."""
+    """Packed weights of some tensors' own rows, side by side: where they begin in the arena.
+
+    Each tensor begins a block of its own: zero rows with exponent 0 fill its last one up.
+    """
 
     tensors: tuple[tuple[str, Span], ...]
     inputs: int
@@ -41,8 +52,8 @@ class Matrix:
 
     @property
     def columns(self) -> int:
-        """Output columns, all tensors together."""
-        return sum(last - first for _, (first, last) in self.tensors)
+        """Output columns, all tensors together, padding included."""
+        return sum(padded(last - first) for _, (first, last) in self.tensors)
 
 
 @dataclass(slots=True)
@@ -50,7 +61,8 @@ class Program:
     """The ops [n, ARGUMENTS] of one rank and the sizes of the arenas that they speak of.
 
     floats, codes, code_rows: elements of the float32, int16 and exponent buffers.  weights,
-    exponents, constants: elements of the packed weights, their exponents, the norm vectors.
+    exponents, constants: elements of the packed weights, their exponents, the constants.  vectors:
+    where each constant's own elements begin among them.
     """
 
     ops: NDArray[np.int64]
@@ -61,7 +73,7 @@ class Program:
     exponents: int
     constants: int
     matrices: list[Matrix]
-    vectors: dict[str, int]
+    vectors: dict[Vector, int]
     x: Floats
     logits: Floats
 
@@ -88,7 +100,7 @@ class Recorder:
     exponents: int = 0
     constants: int = 0
     matrices: dict[tuple[str, ...], Matrix] = field(default_factory=dict)
-    vectors: dict[str, int] = field(default_factory=dict)
+    vectors: dict[Vector, int] = field(default_factory=dict)
     buffers: dict[str, Floats] = field(default_factory=dict)
 
     def embed(self) -> Floats:
@@ -192,11 +204,12 @@ class Recorder:
         self._op(Op.GATHER, x.at, x.width, *own, selected=selected)
 
     def _normed(self, x: Floats, weight: str, *, selected: bool) -> Codes:
-        if weight not in self.vectors:
-            self.vectors[weight] = self.constants
+        vector = (weight, 0, x.width)
+        if vector not in self.vectors:
+            self.vectors[vector] = self.constants
             self.constants += x.width
         codes = self._codes(x.width, selected=selected)
-        self._op(Op.NORM, x.at, x.width, self.vectors[weight], selected=selected)
+        self._op(Op.NORM, x.at, x.width, self.vectors[vector], selected=selected)
         return codes
 
     def _linear(self, x: Codes, matrix: Matrix, y: Floats, column: int, *, add: bool) -> None:

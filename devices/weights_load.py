@@ -14,17 +14,18 @@ from ..core.families.family import BLOCK, Family
 from ..core.kernels.digest import PARTS, digest_rows
 from ..core.kernels.pack import aligned, pack
 from ..core.kernels.quantise import q16_rows
-from .program import Program
+from .program import Program, padded
 from .weights.checkpoint import BadModel, Checkpoint
 
 ROWS_AT_ONCE = 512  # float32 rows in flight a thread: what loading needs beside the weights
+LAYER_BITS = 12  # of a digest's place: a tensor's index past them stands in the place's head
 
 Progress = Callable[[int, int], None]  # (parameters done, parameters in all)
 
 
 @dataclass(slots=True)
 class Weights:
-    """One rank's packed matrices int16, their exponents int8 and its norm vectors float32, flat."""
+    """One rank's packed matrices int16, their exponents int8 and its constants float32, flat."""
 
     packed: NDArray[np.int16]
     exponents: NDArray[np.int8]
@@ -33,7 +34,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where own rows [first, last) of a tensor go: a rank's arena, `at` counts packed columns."""
+    """Where own rows [first, last) of a tensor go in a rank's arena; they begin a block there."""
 
     rank: int
     first: int
@@ -64,9 +65,8 @@ def load_weights(
     total = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
     loader = _Loader(checkpoint, shapes, weights, places, progress, total)
     for program, mine in zip(programs, weights, strict=True):
-        for name, at in program.vectors.items():
-            vector = checkpoint.vector(name)
-            mine.constants[at : at + len(vector)] = vector
+        for (name, first, last), at in program.vectors.items():
+            mine.constants[at : at + last - first] = checkpoint.vector(name)[first:last]
     with ThreadPoolExecutor(threads) as pool:
         sums = list(pool.map(loader.load, loader.pieces()))
     return weights, pair_hex(add_pairs(*sums))
@@ -92,8 +92,8 @@ def _places(programs: Sequence[Program]) -> dict[str, list[_Place]]:
             for name, (first, last) in matrix.tensors:
                 place = _Place(rank, first, last, packed, exponents)
                 places.setdefault(name, []).append(place)
-                packed += (last - first) * matrix.inputs
-                exponents += last - first
+                packed += padded(last - first) * matrix.inputs
+                exponents += padded(last - first)
     return places
 
 
@@ -122,8 +122,7 @@ class _Loader:
         """Read, quantise, pack and digest some rows of a tensor."""
         index, name, first, last = piece
         if len(self.shapes[name]) == 1:
-            vector = self.checkpoint.vector(name)
-            return self._digest(np.ascontiguousarray(vector)[None].view(np.uint64), index, 0, 0)
+            return self._digest(_words(self.checkpoint.vector(name)), index, 0, 0)
         rows = self.checkpoint.rows(name, first, last)
         count, width = rows.shape
         codes = np.empty((count, width), np.int16)
@@ -147,23 +146,44 @@ class _Loader:
     def _put(
         self, place: _Place, first: int, codes: NDArray[np.int16], exponents: NDArray[np.int8]
     ) -> None:
-        """Pack the rows of a piece that are a rank's own; both are cut in whole blocks."""
+        """Pack the rows of a piece that are a rank's own; a cut may part a block of 16."""
         low, high = max(first, place.first), min(first + len(codes), place.last)
         if low >= high:
             return
         mine = self.weights[place.rank]
-        width = codes.shape[1]
-        assert (low - place.first) % BLOCK == 0 and (high - low) % BLOCK == 0, place
-        at = place.packed_at + (low - place.first) * width
-        pack(codes[low - first : high - first], mine.packed[at : at + (high - low) * width])
-        at = place.exponents_at + low - place.first
+        width, column = codes.shape[1], low - place.first
+        at = place.exponents_at + column
         mine.exponents[at : at + high - low] = exponents[low - first : high - first]
+        codes = codes[low - first : high - first]
+        begun = min(-column % BLOCK, len(codes))  # rows for a block that another piece began
+        whole = (len(codes) - begun) // BLOCK * BLOCK
+        blocks = mine.packed[place.packed_at :]
+        self._part(blocks, column, codes[:begun])
+        at = (column + begun) * width
+        pack(codes[begun : begun + whole], blocks[at : at + whole * width])
+        self._part(blocks, column + begun + whole, codes[begun + whole :])
+
+    def _part(self, packed: NDArray[np.int16], column: int, codes: NDArray[np.int16]) -> None:
+        """Rows [n, K] of one block, from a column on, as [K / 2][16][2] has them."""
+        if len(codes):
+            at, width = column // BLOCK * BLOCK, codes.shape[1]
+            block = packed[at * width : (at + BLOCK) * width].reshape(-1, BLOCK, 2)
+            lanes = block[:, column - at : column - at + len(codes)]
+            lanes[:] = codes.reshape(len(codes), -1, 2).swapaxes(0, 1)
 
     def _digest(self, words: NDArray[np.uint64], index: int, first: int, column: int) -> Pair:
         """The sum over rows of a tensor's piece."""
         count = len(words)
         sums = np.zeros((count, 2), np.uint64)
         positions = np.arange(first, first + count)
-        digest_rows(words, PARTS["weights"], index, 0, positions, column, sums, 0, count)
+        head, layer = divmod(index, 1 << LAYER_BITS)
+        digest_rows(words, PARTS["weights"], layer, head, positions, column, sums, 0, count)
         total = sums.sum(axis=0, dtype=np.uint64)
         return int(total[0]), int(total[1])
+
+
+def _words(vector: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """A constant as digest words [1, n]: two values a word, a zero after an odd last one."""
+    words = np.zeros(-(-len(vector) // 2), np.uint64)
+    words.view(np.float32)[: len(vector)] = vector
+    return words[None]
