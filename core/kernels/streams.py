@@ -159,7 +159,8 @@ def hc_read(x, site, u, first, last):
     n, width = streams_of(site.shape[1]), u.shape[1]
     for row in range(first, last):
         out = u[row]
-        out[:] = ZERO
+        for c in range(width):
+            out[c] = ZERO
         for i in range(n):
             weight, stream = site[row, i], x[row, i * width : (i + 1) * width]
             for c in range(width):
@@ -181,7 +182,9 @@ def hc_write(x, site, y, first, last):
             size = min(CHUNK, width - start)
             result = y[row, start : start + size]
             for i in range(n):
-                held[i, :size] = x[row, i * width + start : i * width + start + size]
+                kept, stream = held[i], x[row, i * width + start : i * width + start + size]
+                for c in range(size):
+                    kept[c] = stream[c]
             for i in range(n):
                 out = x[row, i * width + start : i * width + start + size]
                 weight = post[i]
@@ -199,8 +202,9 @@ def hc_mean(x, site_n, h, first, last):
     width = h.shape[1]
     part = div(ONE, rn(site_n))
     for row in range(first, last):
-        out = h[row]
-        out[:] = x[row, :width]
+        out, stream = h[row], x[row, :width]
+        for c in range(width):
+            out[c] = stream[c]
         for i in range(1, site_n):
             stream = x[row, i * width : (i + 1) * width]
             for c in range(width):
