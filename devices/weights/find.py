@@ -5,7 +5,9 @@ from pathlib import Path
 
 from .checkpoint import Checkpoint, ModelNotFound
 from .gguf_file import GgufCheckpoint
+from .glm_dir import MODEL_TYPE, GlmCheckpoint
 from .hf_dir import HfCheckpoint
+from .safetensors_file import read_json
 
 # name: (package that carries a GGUF file, how to get it). The package is never imported: it would
 # want libraries that nothing here needs.
@@ -19,7 +21,10 @@ def find_model(name: str) -> Checkpoint:
         checkpoint.name = name
         return checkpoint
     path = find_path(name)
-    return HfCheckpoint(path) if path.is_dir() else GgufCheckpoint(path)
+    if not path.is_dir():
+        return GgufCheckpoint(path)
+    glm = read_json(path / "config.json").get("model_type") == MODEL_TYPE
+    return GlmCheckpoint(path) if glm else HfCheckpoint(path)
 
 
 def find_path(name: str) -> Path:

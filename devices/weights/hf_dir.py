@@ -52,8 +52,7 @@ class HfCheckpoint:
         for at in range(first, last, step):
             end = min(at + step, last)
             out[at - first : end - first] = widen(place.dtype, stored[at:end])
-        row = (place.last - place.first) // count
-        place.file.let_go(place.first + first * row, place.first + last * row)
+        place.let_go(first, last)
         return out
 
     def vector(self, name: str) -> NDArray[np.float32]:
@@ -75,7 +74,8 @@ class HfCheckpoint:
 def check_support(path: Path, raw: dict[str, Any]) -> None:
     """Refuse by name what a llama forward here would compute wrongly."""
     if raw.get("model_type") != "llama":
-        raise refuse(path, f"model_type {raw.get('model_type')!r}; only 'llama' is computed here")
+        said = f"model_type {raw.get('model_type')!r}"
+        raise refuse(path, f"{said}; computed here: 'llama', 'glm5_next'")
     for key in ("attention_bias", "mlp_bias", "quantization_config"):
         if raw.get(key):
             raise refuse(path, f"{key} is set in config.json and is not computed here")

@@ -1,6 +1,7 @@
 """Rows of tensors in safetensors files, one file or sharded with an index."""
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from .mapped import Mapped
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # bf16: the high half of a float32
+E4M3 = "F8_E4M3"
+CODED = DTYPES | {E4M3: "u1"}  # codes that are values only beside their scales
 ROWS_AT_ONCE = 1 << 16  # float32 values that are widened in one go
 
 
@@ -31,7 +34,12 @@ class Place:
     def view(self) -> NDArray[Any]:
         """The tensor as it is stored; bf16 as uint16."""
         data = self.file.bytes[self.first : self.last]
-        return data.view(DTYPES[self.dtype]).reshape(self.shape)
+        return data.view(CODED[self.dtype]).reshape(self.shape)
+
+    def let_go(self, first: int, last: int) -> None:
+        """Rows [first, last) were read once."""
+        row = (self.last - self.first) // self.shape[0]
+        self.file.let_go(self.first + first * row, self.first + last * row)
 
 
 def widen(dtype: str, stored: NDArray[Any]) -> NDArray[np.float32]:
@@ -58,10 +66,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def places(folder: Path) -> dict[str, Place]:
-    """Every tensor of a folder's safetensors files."""
+def places(folder: Path, dtypes: Container[str] = DTYPES) -> dict[str, Place]:
+    """Every tensor of a folder's safetensors files; of other dtypes than those it is refused."""
     if (folder / SINGLE).exists():
-        return file_places(folder / SINGLE)
+        return file_places(folder / SINGLE, dtypes)
     if not (folder / INDEX).exists():
         raise ModelNotFound(f"{folder}: there is neither {SINGLE} nor {INDEX}")
     index = read_json(folder / INDEX).get("weight_map")
@@ -74,14 +82,14 @@ def places(folder: Path) -> dict[str, Place]:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise BadModel(f"{folder / INDEX}: {name} names the file {shard!r}")
         if shard not in files:
-            files[shard] = file_places(folder / shard)
+            files[shard] = file_places(folder / shard, dtypes)
         if name not in files[shard]:
             raise BadModel(f"{folder / shard}: {name} is in the index and not in the file")
         found[name] = files[shard][name]
     return found
 
 
-def file_places(path: Path) -> dict[str, Place]:
+def file_places(path: Path, dtypes: Container[str] = DTYPES) -> dict[str, Place]:
     """Every tensor of one file; the library checks the header and its spans first."""
     if not path.exists():
         raise ModelNotFound(f"{path} is not there")
@@ -96,8 +104,8 @@ def file_places(path: Path) -> dict[str, Place]:
     found: dict[str, Place] = {}
     for name in sorted(names):
         entry = header[name]
-        if entry["dtype"] not in DTYPES:
-            known = ", ".join(DTYPES)
+        if entry["dtype"] not in dtypes:
+            known = ", ".join(dtype for dtype in CODED if dtype in dtypes)
             raise UnsupportedModel(f"{path}: {name} is {entry['dtype']}; read here: {known}")
         first, last = (8 + length + offset for offset in entry["data_offsets"])
         found[name] = Place(file, entry["dtype"], tuple(entry["shape"]), first, last)
