@@ -125,39 +125,33 @@ def kda_prepare(qkv, f, fcol, dt, decay, bound, b, bcol, q, k, a, beta, flags, f
 
 
 @inner
-def state_at(states, lane, position, head):
-    """Where the state after a position begins, in elements."""
-    slots, heads, width = states.shape[1], states.shape[2], states.shape[3]
-    return ((lane * slots + position % slots) * heads + head) * width * width
+def row_through_tile(
+    q, k, qkv, a, beta, kept, held, o, shape, v_stride, run, head, row, column, size
+):  # fmt: skip
+    """Row `row` of a run through the values column to column + size of one head's state.
 
-
-@inner
-def row_through_tile(q, k, qkv, a, beta, states, run, o, held, head, row, column, size):
-    """Row `row` of a run through the values column to column + size of one head's state."""
-    slots, heads, width = states.shape[1], states.shape[2], states.shape[3]
+    All arrays flat; shape: that of the states.
+    """
+    slots, heads, width = shape[1], shape[2], shape[3]
     lane, row0, position0, rows = run[0], run[1], run[2], run[3]
-    kept, near = states.reshape(states.size), column * width
+    near, whole = column * width, width * width
     source, source_at, source_stride = held, near, size
-    if row > 0 and row > rows - slots:
-        source, source_stride = kept, width
-        source_at = state_at(states, lane, position0 + row - 1, head) + column
-    elif row == 0 and position0 > 0:
-        source, source_stride = kept, width
-        source_at = state_at(states, lane, position0 - 1, head) + column
+    if row > max(0, rows - slots) or (row == 0 and position0 > 0):
+        slot = lane * slots + (position0 + row - 1) % slots
+        source, source_at, source_stride = kept, (slot * heads + head) * whole + column, width
     elif row == 0:
         for i in range(width * size):
             held[near + i] = ZERO
     target, target_at, target_stride = held, near, size
     if row >= rows - slots:
-        target, target_stride = kept, width
-        target_at = state_at(states, lane, position0 + row, head) + column
+        slot = lane * slots + (position0 + row) % slots
+        target, target_at, target_stride = kept, (slot * heads + head) * whole + column, width
     at = row0 + row
-    from_row = at * heads * width + head * width
-    v_at = at * qkv.shape[1] + 2 * heads * width + head * width + column
+    own = (at * heads + head) * width
+    v_at = at * v_stride + (2 * heads + head) * width + column
     tile = (
         source, source_at, source_stride, target, target_at, target_stride, width,
-        q.reshape(q.size), k.reshape(k.size), a.reshape(a.size), from_row,
-        qkv.reshape(qkv.size), v_at, beta[at, head], o.reshape(o.size), from_row + column,
+        q, k, a, own, qkv, v_at, beta[at * heads + head], o, own + column,
     )  # fmt: skip
     if size == TILE:
         wide_tile(*tile)
@@ -178,7 +172,11 @@ def kda_rows(q, k, qkv, a, beta, states, runs, o, work, first, last):
     A tile of values passes through some rows while it is near; its states between are in `work`.
     """
     heads, width = states.shape[2], states.shape[3]
-    held = work.reshape(work.size)
+    qs, ks, vs, decays = (
+        q.reshape(q.size), k.reshape(k.size), qkv.reshape(qkv.size), a.reshape(a.size)
+    )  # fmt: skip
+    betas, out = beta.reshape(beta.size), o.reshape(o.size)
+    kept, held = states.reshape(states.size), work.reshape(work.size)
     for item in range(first, last):
         run, head = runs[item // heads], item % heads
         for block in range(0, run[3], BLOCK):
@@ -188,8 +186,9 @@ def kda_rows(q, k, qkv, a, beta, states, runs, o, work, first, last):
                 size = TILE if column + TILE <= width else SMALL
                 for row in range(block, end):
                     row_through_tile(
-                        q, k, qkv, a, beta, states, run, o, held, head, row, column, size
-                    )
+                        qs, ks, vs, decays, betas, kept, held, out, states.shape, qkv.shape[1],
+                        run, head, row, column, size,
+                    )  # fmt: skip
                 column += size
 
 
