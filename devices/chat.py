@@ -12,33 +12,35 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from .messages import ChatError, checked
 from .text import Codec
 from .weights.checkpoint import BadModel
 from .weights.tokenizer_file import read_template
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 # Characters that text never holds: the first one that a request does not use guards its text.
 GUARDS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xF0000, 0xF0100))]
 PROBE = "kvtape"  # a reply that no template changes
 
 
-class ChatError(ValueError):
-    """Messages that cannot be written as a prompt; the message says why."""
+# What a template is given in any case, so that callers may not.
+OWN = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
 
 
 class Prompt(NamedTuple):
-    """ids: the whole prompt.  history_tokens: those before the header of the coming reply."""
+    """ids: the whole prompt.  history_tokens: those before the header of the coming reply.
+    thinking: the header opened a `<think>`, so the reply begins within it."""
 
     ids: list[int]
     history_tokens: int
+    thinking: bool = False
 
 
 class Chat:
     """A chat template with its tokenizer. ends: tokens that end a reply.
 
-    Callers' text never becomes a special token. In every string of messages and tools, special
-    tokens' text is cut in two by a guard character before the template sees it; the template's own
-    special tokens are then parsed, the guard is dropped, and what it cut is encoded as text.
+    Callers' text never becomes a special token or a tag. In every string of theirs, such tokens'
+    text is cut in two by a guard character before the template sees it; the template's own special
+    tokens and tags are then parsed, the guard is dropped, and what it cut is encoded as text.
     """
 
     def __init__(
@@ -65,31 +67,48 @@ class Chat:
         self.ends = tuple(dict.fromkeys([*ends, *self._reply_end()]))
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """The prompt that asks for the next assistant message. Raises ChatError."""
-        said = [checked(at, message) for at, message in enumerate(messages)]
+        """The prompt that asks for the next assistant message. Raises ChatError.
+
+        options: what else the template may ask for by name, such as enable_thinking.
+        """
+        thinks = "</think>" in self.codec.tags
+        said = [checked(at, message, thinks=thinks) for at, message in enumerate(messages)]
         if not said:
             raise ChatError("messages: at least one is needed")
-        guard = self._guard_for([said, tools])
-        if guard:
-            said, tools = guarded(said, self.codec, guard), guarded(tools, self.codec, guard)
-        whole, history = (self._ids(said, tools, guard, reply=reply) for reply in (True, False))
+        if taken := OWN & (options or {}).keys():
+            raise ChatError(f"chat_template_kwargs: {min(taken)} is not the caller's to set")
+        given = {**(options or {}), "messages": said, "tools": tools}
+        try:
+            guard = self._guard_for(given)
+            if guard:
+                given = {name: guarded(value, self.codec, guard) for name, value in given.items()}
+        except RecursionError:
+            raise ChatError("messages or tools are nested too deeply") from None
+        whole, history = (self._ids(given, guard, reply=reply) for reply in (True, False))
         # A template may end the history otherwise when it asks for a reply: what both begin with.
         shared = next(
             (at for at, (a, b) in enumerate(zip(whole, history, strict=False)) if a != b),
             min(len(whole), len(history)),
         )
-        return Prompt(whole, shared)
+        return Prompt(whole, shared, self._opened(whole[shared:]))
 
-    def _ids(self, said: list[Any], tools: Any, guard: str, *, reply: bool) -> list[int]:
-        return self.codec.encode(self._text(said, tools, reply=reply), special=True, guard=guard)
+    def _opened(self, header: list[int]) -> bool:
+        """Whether the last of a header's think tags opens."""
+        tags = {self.codec.tags.get("<think>"): True, self.codec.tags.get("</think>"): False}
+        return next((tags[token] for token in reversed(header) if token in tags), False)
 
-    def _text(self, said: list[Any], tools: Any, *, reply: bool) -> str:
+    def _ids(self, given: Mapping[str, Any], guard: str, *, reply: bool) -> list[int]:
+        return self.codec.encode(self._text(given, reply=reply), special=True, guard=guard)
+
+    def _text(self, given: Mapping[str, Any], *, reply: bool) -> str:
         try:
             return self._template.render(
-                messages=said,
-                tools=tools,
+                given,
                 add_generation_prompt=reply,
                 bos_token=self.codec.bos,
                 eos_token=self.codec.eos,
@@ -103,9 +122,9 @@ class Chat:
             raise ChatError(f"the model's chat template fails: {error}") from error
 
     def _guard_for(self, value: Any) -> str:
-        """A character that no string uses, "" when no string holds a special token's text."""
+        """A character that no string uses, "" when no string holds the text of such a token."""
         texts = list(strings(value))
-        if not any(special in text for special in self.codec.special for text in texts):
+        if not any(special in text for special in self.codec.structure for text in texts):
             return ""
         used = set().union(*texts)
         guard = next((guard for guard in self._guards if guard not in used), "")
@@ -117,7 +136,7 @@ class Chat:
         """The special token that the template writes after an assistant's message."""
         said = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
         try:
-            text = self._text(said, None, reply=False)
+            text = self._text({"messages": said, "tools": None}, reply=False)
         except ChatError:
             return []  # a template for messages of another form; the config's ends remain
         ids = self.codec.encode(text.rpartition(PROBE)[2], special=True)
@@ -149,36 +168,21 @@ def refuse(message: Any) -> NoReturn:
     raise ChatError(f"messages do not fit the model's chat template: {message}")
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON for prompts: as models were trained on it, not escaped for web pages."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def checked(at: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with a known role, its text parts joined. Raises ChatError."""
-    role = message.get("role")
-    if role not in ROLES:
-        raise ChatError(f"messages[{at}]: role is {role!r}, not one of {', '.join(ROLES)}")
-    content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
-        content = "".join(part_text(at, part) for part in content)
-    if content is None and (role != "assistant" or not message.get("tool_calls")):
-        raise ChatError(f"messages[{at}]: content is missing")
-    if not isinstance(content, str | None):
-        raise ChatError(f"messages[{at}]: content is neither text nor a list of text parts")
-    return {**message, "content": content}
-
-
-def part_text(at: int, part: Any) -> str:
-    """The text of one part of a message's content."""
-    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
-    if not isinstance(text, str):
-        raise ChatError(f"messages[{at}]: only text parts are read")
-    return text
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def strings(value: Any) -> Iterable[str]:
-    """Every string within messages or tools, keys included."""
+    """Every string within a value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -191,9 +195,9 @@ def strings(value: Any) -> Iterable[str]:
 
 
 def guarded(value: Any, codec: Codec, guard: str) -> Any:
-    """The same with every special token's text cut in two by the guard."""
+    """The same with the text of every special token and tag cut in two by the guard."""
     if isinstance(value, str):
-        for special in codec.special:
+        for special in codec.structure:
             value = value.replace(special, special[:1] + guard + special[1:])
         return value
     if isinstance(value, Mapping):

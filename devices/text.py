@@ -14,6 +14,12 @@ from .weights.tokenizer_file import TokenizerFile, read_tokenizer
 
 SPACE = "\u2581"  # how sentencepiece vocabularies write a space
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# What chat models write around the parts of a reply, where the vocabulary holds it as one token.
+TAGS = frozenset(
+    f"<{slash}{name}>"
+    for name in ("think", "tool_call", "arg_key", "arg_value", "tool_response")
+    for slash in ("", "/")
+)
 
 
 class BadText(ValueError):
@@ -23,30 +29,33 @@ class BadText(ValueError):
 class Codec:
     """A model's tokenizer.
 
-    vocab: tokens it knows.  special: text and id of each special token.  opening: ids before every
-    prompt.  pieces[id]: the bytes that a token stands for, special tokens' text included.
+    vocab: tokens it knows.  special: text and id of each special token.  tags: of each added token
+    in TAGS.  structure: of both.  opening: ids before every prompt.  pieces[id]: the bytes that a
+    token stands for, special tokens' text included.
     """
 
     def __init__(self, file: TokenizerFile) -> None:
         description = json.loads(file.tokenizer.to_str())
         added = description["added_tokens"]
         self.special = {token["content"]: token["id"] for token in added if token["special"]}
+        self.tags = {token["content"]: token["id"] for token in added if token["content"] in TAGS}
+        self.structure = self.special | self.tags
         self.opening = file.opening
         self.bos, self.eos = file.bos, file.eos
         self.pieces, self.drops_space = pieces_of(file.tokenizer, description)
         self.vocab = len(self.pieces)
         self._special_ids = frozenset(self.special.values())
-        self._first = file.tokenizer
+        self._first = tags_as_special(file.tokenizer, description)
         self._first.encode_special_tokens = True  # which means: as ordinary text
         self._later = later_segments(self._first, description)
-        self._split = special_pattern([token for token in added if token["special"]])
+        self._split = special_pattern([t for t in added if t["content"] in self.structure])
 
     def encode(self, text: str, *, special: bool = False, guard: str = "") -> list[int]:
         """Token ids of a text, without the opening.
 
-        special False: `<|im_end|>` in the text is ordinary characters.  True: special tokens
-        are parsed. guard: a character to drop once that is done; special tokens that it cuts in
-        two stay ordinary text. Raises BadText for half a surrogate pair.
+        special False: `<|im_end|>` in the text is ordinary characters.  True: special tokens and
+        tags are parsed. guard: a character to drop once that is done; what it cuts in two stays
+        ordinary text. Raises BadText for half a surrogate pair.
         """
         check(text)
         if not special:
@@ -56,7 +65,7 @@ class Codec:
             if guard and text.startswith(guard, found.end()):
                 continue  # a special token of one character, which a guard can only follow
             self._segment(ids, tokenizer, text[at : found.start()], guard)
-            ids.append(self.special[found.group(found.lastindex or 0)])
+            ids.append(self.structure[found.group(found.lastindex or 0)])
             tokenizer, at = self._later, found.end()
         self._segment(ids, tokenizer, text[at:], guard)
         return ids
@@ -70,9 +79,9 @@ class Codec:
         reader = self.detokeniser(special=special)
         return "".join([*map(reader.push, ids), reader.flush()])
 
-    def detokeniser(self, *, special: bool = False) -> "Detokeniser":
-        """A reader of one reply, token by token."""
-        return Detokeniser(self, special=special)
+    def detokeniser(self, *, special: bool = False, shown: Iterable[str] = ()) -> "Detokeniser":
+        """A reader of one reply, token by token. shown: tags whose text is given in any case."""
+        return Detokeniser(self, special=special, shown=shown)
 
     def bytes_of(self, token: int, *, special: bool) -> bytes:
         """What a token stands for; nothing for ids that only pad the vocabulary."""
@@ -93,15 +102,16 @@ class Codec:
 class Detokeniser:
     """Reads one reply: `push` gives the text that no later token can change."""
 
-    def __init__(self, codec: Codec, *, special: bool = False) -> None:
+    def __init__(self, codec: Codec, *, special: bool = False, shown: Iterable[str] = ()) -> None:
         self._codec = codec
         self._special = special
+        self._shown = frozenset(codec.tags[tag] for tag in shown)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._drop = codec.drops_space  # the space that the vocabulary puts before the first word
 
     def push(self, token: int) -> str:
         """The text that this token completes: often its own, at times none or more."""
-        data = self._codec.bytes_of(token, special=self._special)
+        data = self._codec.bytes_of(token, special=self._special or token in self._shown)
         if self._drop and data:
             self._drop = False
             data = data.removeprefix(b" ")
@@ -123,6 +133,15 @@ def check(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise BadText(f"character {error.start} is half a surrogate pair") from error
+
+
+def tags_as_special(tokenizer: Tokenizer, description: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that can leave tags alone, which it does with special tokens only."""
+    added = description["added_tokens"]
+    if all(token["special"] for token in added if token["content"] in TAGS):
+        return tokenizer
+    told = [token | {"special": token["special"] or token["content"] in TAGS} for token in added]
+    return Tokenizer.from_str(json.dumps(description | {"added_tokens": told}))
 
 
 def special_pattern(added: list[dict[str, Any]]) -> re.Pattern[str]:

@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -181,15 +181,20 @@ class ByteText:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    tags: Mapping[str, bool] = {}
+
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[list[int], int]:
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> tuple[list[int], int, bool]:
         if messages[0]["role"] == "assistant":
             raise BadPrompt("a chat begins with its user")
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-        return self.encode("".join(lines)), len("".join(lines[:-1]).encode())
+        return self.encode("".join(lines)), len("".join(lines[:-1]).encode()), False
 
-    def detokeniser(self) -> ByteDetokeniser:
+    def detokeniser(self, shown: Collection[str] = ()) -> ByteDetokeniser:
         return ByteDetokeniser()
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtape.devices.chat import Chat, ChatError, read_chat
+from kvtape.devices.chat import Chat, read_chat
+from kvtape.devices.messages import ChatError
 from kvtape.devices.text import Codec, read_codec
 from kvtape.devices.weights.checkpoint import BadModel
 from kvtape.devices.weights.find import find_path
@@ -102,6 +103,12 @@ def test_history_is_the_common_head_where_a_template_ends_otherwise(codec: Codec
     assert (codec.decode(prompt.ids), prompt.history_tokens) == ("abcd", 3)
 
 
+def calling(arguments: Any) -> dict[str, Any]:
+    """An assistant's message that calls a tool."""
+    function = {"name": "find", "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
+
+
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
@@ -113,7 +120,13 @@ def test_history_is_the_common_head_where_a_template_ends_otherwise(codec: Codec
         ([{"role": "user", "content": 3}], "neither text nor"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "only text parts"),
         ([{"role": "user", "content": ["x"]}], "only text parts"),
-        ([{"role": "assistant", "content": None, "tool_calls": [1]}], "do not fit"),
+        ([{"role": "assistant", "content": None}], "content is missing"),
+        ([{"role": "assistant", "tool_calls": [1]}], "names no function"),
+        ([{"role": "assistant", "tool_calls": "x"}], "not a list"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}], "names no function"),
+        ([calling('"{"')], "not a JSON object"),
+        ([calling("[1]")], "not a JSON object"),
+        ([calling("{" + '"a":{' * 5000 + "}" * 5001)], "not a JSON object|too deeply"),
         ([{"role": "user", "content": "\ud800"}], "surrogate"),
     ],
 )

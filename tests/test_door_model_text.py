@@ -41,6 +41,6 @@ def test_a_chat_is_written_by_the_models_own_template() -> None:
         plain = client.post("/v1/completions", json={"prompt": "Blue", "ignore_eos": False})
         assert plain.json()["usage"]["prompt_tokens"] == len(codec.prompt("Blue"))
     with pytest.raises(BadPrompt, match="/v1/completions"):
-        ModelText(codec, None).render(messages, None)
+        ModelText(codec, None).render(messages, None, {})
     with pytest.raises(BadPrompt, match="surrogate"):
         ModelText(codec, chat).encode("\ud800")

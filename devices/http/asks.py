@@ -33,7 +33,7 @@ class Part(BaseModel):
 
 
 class Message(BaseModel):
-    """One turn of a chat; other fields go to the chat template as they are."""
+    """One turn of a chat; other fields (tool_calls, reasoning_content, ...) go to the template."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -45,7 +45,10 @@ class Message(BaseModel):
         if isinstance(content, list):
             content = "".join(part.text for part in content)
         role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": content}
+        told = {
+            name: value for name, value in (self.model_extra or {}).items() if value is not None
+        }
+        return {**told, "role": role, "content": content}
 
 
 class Ask(BaseModel):
@@ -104,7 +107,21 @@ class ChatAsk(Ask):
     messages: Annotated[list[Message], Field(min_length=1)]
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
+    reasoning_effort: Word | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the chat template may ask for beside messages and tools."""
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        return effort | (self.chat_template_kwargs or {})
 
     def check_served(self) -> None:
         super().check_served()

@@ -16,6 +16,7 @@ from .asks import Ask, ChatAsk, CompletionAsk
 from .engine import BadPrompt, Engine, TextSide
 from .errors import ApiError, bad, closing
 from .metrics import Metrics
+from .reasoning import ReplyReader
 from .shapes import Form
 from .talk import Talk
 from .wish import arrive, check_prompt, reply_limit, sampling
@@ -71,7 +72,7 @@ class Door:
         header = _session(request)
         chat = isinstance(ask, ChatAsk)
         param = "messages" if chat else "prompt"
-        prompt, history = await self._prompt(ask, param)
+        prompt, history, thinking = await self._prompt(ask, param)
         check_prompt(prompt, info.vocab, param)
         default = self.settings.chat_tokens_default if chat else COMPLETION_TOKENS_DEFAULT
         max_new = reply_limit(ask.reply_tokens, default, len(prompt), info.context, param)
@@ -83,12 +84,14 @@ class Door:
             ask, info, request=name, session=session, prompt=prompt, history=history,
             max_new=max_new, drawn=drawn,
         )  # fmt: skip
-        talk = Talk(self.engine, wish, self._text.detokeniser() if self._text else None)
+        reader = self._reader(ask, thinking) if isinstance(ask, ChatAsk) else None
+        shown = reader.reads if reader else frozenset[str]()
+        talk = Talk(self.engine, wish, self._text.detokeniser(shown) if self._text else None)
         self.open.add(talk)
         return Answer(
             talk, info,
             Form(
-                wish, info, int(time.time()), chat=chat,
+                wish, info, int(time.time()), chat=chat, reader=reader,
                 ids=bool(ask.return_token_ids) or self._text is None,
                 usage=bool(ask.stream_options and ask.stream_options.include_usage),
             ),
@@ -96,20 +99,30 @@ class Door:
             retry_seconds=self.settings.retry_seconds, over=self._over,
         )  # fmt: skip
 
-    async def _prompt(self, ask: Ask, param: str) -> tuple[Sequence[int], int]:
-        """Prompt ids and how many are history; long texts are worked on beside the loop."""
+    def _reader(self, ask: ChatAsk, thinking: bool) -> ReplyReader | None:
+        """What reads the parts of the reply, where the model can write any."""
+        assert self._text is not None, "a chat was rendered"
+        reader = ReplyReader(
+            self._text.tags, thinking=thinking, tools=ask.offered,
+            calls_max=1 if ask.parallel_tool_calls is False else None,
+        )  # fmt: skip
+        return reader if reader.reads else None
+
+    async def _prompt(self, ask: Ask, param: str) -> tuple[Sequence[int], int, bool]:
+        """Prompt ids, how many are history, and whether the reply begins within `<think>`; long
+        texts are worked on beside the loop."""
         asked = ask.one_prompt() if isinstance(ask, CompletionAsk) else None
         if isinstance(asked, list):
-            return asked, 0
+            return asked, 0, False
         if self._text is None:
             raise _no_tokenizer(param)
         try:
             if asked is not None:
-                return await asyncio.to_thread(self._text.encode, asked), 0
+                return await asyncio.to_thread(self._text.encode, asked), 0, False
             assert isinstance(ask, ChatAsk), ask
             messages = [message.plain() for message in ask.messages]
-            tools = None if ask.tool_choice == "none" else ask.tools
-            return await asyncio.to_thread(self._text.render, messages, tools)
+            tools = ask.offered or None
+            return await asyncio.to_thread(self._text.render, messages, tools, ask.options)
         except BadPrompt as error:
             raise bad(str(error), param, "bad_prompt") from None
 

@@ -1,6 +1,6 @@
 """What the door asks of a running engine, and what an engine tells of a request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -189,11 +189,22 @@ class TextSide(Protocol):
         ...
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[Sequence[int], int]:
-        """Prompt ids and how many of them are history. Raises BadPrompt."""
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Sequence[int], int, bool]:
+        """Prompt ids, how many of them are history, and whether the reply begins within `<think>`.
+
+        options: what else the chat template may ask for by name. Raises BadPrompt.
+        """
         ...
 
-    def detokeniser(self) -> Detokeniser:
-        """A fresh one for one reply."""
+    @property
+    def tags(self) -> Mapping[str, bool]:
+        """The tags that the vocabulary holds as one token each, and whether each can be text."""
+        ...
+
+    def detokeniser(self, shown: Collection[str] = ()) -> Detokeniser:
+        """A fresh one for one reply; shown: tags whose text is given in any case."""
         ...

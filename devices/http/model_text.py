@@ -1,9 +1,10 @@
 """The text side of a model that has a tokenizer, and perhaps a chat template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..chat import Chat, ChatError
+from ..chat import Chat
+from ..messages import ChatError
 from ..text import BadText, Codec
 from .engine import BadPrompt, Detokeniser
 
@@ -24,16 +25,27 @@ class ModelText:
             raise BadPrompt(str(error)) from error
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[Sequence[int], int]:
-        """Prompt ids and how many of them are history. Raises BadPrompt."""
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Sequence[int], int, bool]:
+        """Prompt ids, how many of them are history, and whether the reply begins within `<think>`.
+
+        options: what else the chat template may ask for by name. Raises BadPrompt.
+        """
         if self._chat is None:
             raise BadPrompt("this model has no chat template: use /v1/completions")
         try:
-            return self._chat.render(messages, tools)
+            return self._chat.render(messages, tools, options)
         except (ChatError, BadText) as error:
             raise BadPrompt(str(error)) from error
 
-    def detokeniser(self) -> Detokeniser:
-        """A fresh one for one reply."""
-        return self._codec.detokeniser()
+    @property
+    def tags(self) -> Mapping[str, bool]:
+        """The tags that the vocabulary holds as one token each, and whether each can be text."""
+        return {tag: tag not in self._codec.special for tag in self._codec.tags}
+
+    def detokeniser(self, shown: Collection[str] = ()) -> Detokeniser:
+        """A fresh one for one reply; shown: tags whose text is given in any case."""
+        return self._codec.detokeniser(shown=shown)

@@ -5,6 +5,8 @@ from typing import Any
 
 from ...events.commands import Arrive
 from .engine import Finished, Info
+from .parts import delta, message
+from .reasoning import ReplyReader
 
 
 def receipt(arrive: Arrive, info: Info, end: Finished | None = None) -> dict[str, Any]:
@@ -38,10 +40,14 @@ class Form:
     """The bodies of one reply, in the chat's form or the plain completion's."""
 
     def __init__(
-        self, arrive: Arrive, info: Info, created: int, *, chat: bool, ids: bool, usage: bool
-    ) -> None:
-        """created: Unix seconds. ids: token ids are wanted. usage: a stream ends with usage."""
+        self, arrive: Arrive, info: Info, created: int, *, chat: bool, ids: bool, usage: bool,
+        reader: ReplyReader | None = None,
+    ) -> None:  # fmt: skip
+        """created: Unix seconds. ids: token ids are wanted. usage: a stream ends with usage.
+        reader: of a chat whose model writes more than text."""
+        self._request = arrive.request
         self._prompt = arrive.prompt
+        self._reader = reader
         self._chat = chat
         self._ids = ids
         self._usage = usage
@@ -58,12 +64,12 @@ class Form:
         self, text: str, ids: Sequence[int], reason: str, end: Finished, proof: dict[str, Any]
     ) -> dict[str, Any]:
         """The reply in one body."""
-        said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        said = {"message": self._message(text, reason)} if self._chat else {"text": text}
         choice: dict[str, Any] = {
             "index": 0,
             **said,
             "logprobs": None,
-            "finish_reason": reason,
+            "finish_reason": self._reason(reason),
         }
         if self._ids:
             choice |= {"token_ids": ids, "prompt_token_ids": self._prompt}
@@ -79,17 +85,36 @@ class Form:
 
     def piece(self, text: str, ids: Sequence[int]) -> dict[str, Any] | None:
         """A chunk of the reply, None when the client would see nothing in it."""
-        if not text and not (self._ids and ids):
+        if self._reader:
+            said = {"delta": delta(self._reader.push(text), self._request)}
+        else:
+            said = {"delta": {"content": text} if text else {}} if self._chat else {"text": text}
+        if not any(said.values()) and not (self._ids and ids):
             return None
-        said = {"delta": {"content": text}} if self._chat else {"text": text}
         return self._piece({**said, **({"token_ids": ids} if self._ids else {})})
 
     def closing(self, reason: str, end: Finished, proof: dict[str, Any]) -> list[dict[str, Any]]:
         """The finish reason, then usage if it is wanted; the last chunk has the receipt."""
-        last = self._piece({"delta": {}} if self._chat else {"text": ""}, reason)
-        if not self._usage:
-            return [{**last, "kvtape": proof}]
-        return [last, {**self._chunk, "choices": [], "usage": usage(end), "kvtape": proof}]
+        rest = self._reader.finish(cut=reason == "length") if self._reader else []
+        chunks = [self._piece({"delta": delta(rest, self._request)})] if rest else []
+        last = {"delta": {}} if self._chat else {"text": ""}
+        chunks.append(self._piece(last, self._reason(reason)))
+        if self._usage:
+            chunks.append({**self._chunk, "choices": [], "usage": usage(end)})
+        chunks[-1]["kvtape"] = proof
+        return chunks
+
+    def _message(self, text: str, reason: str) -> dict[str, Any]:
+        """A whole chat reply, in its parts."""
+        if self._reader is None:
+            return {"role": "assistant", "content": text}
+        parts = [*self._reader.push(text), *self._reader.finish(cut=reason == "length")]
+        return message(parts, self._request)
+
+    def _reason(self, reason: str) -> str:
+        """tool_calls instead of stop, once the reply has been read."""
+        called = self._reader is not None and self._reader.called
+        return "tool_calls" if called and reason == "stop" else reason
 
     def _piece(self, said: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
