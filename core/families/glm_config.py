@@ -18,7 +18,8 @@ LAYER_TYPES = {
     "indexed_attention": DSA,  # as transformers writes it
     "full_attention": DSA,
 }
-MOST_COUNT, MOST_LAYERS, MOST_HEADS = 2**31, 2**12 - 2, 2**12  # layers and heads are digest places
+MOST_COUNT, MOST_EXPERTS, MOST_TAPS, MOST_STREAMS = 2**31, 2**12, 64, 16
+MOST_LAYERS, MOST_HEADS = 2**12 - 2, 2**12  # layers and heads are places of a digest
 
 # What must stand in the config where it stands at all: any other value asks for another forward.
 FIXED: dict[str, tuple[Any, ...]] = {
@@ -128,7 +129,7 @@ def glm_sizes(config: Mapping[str, Any]) -> GlmSizes:
         mlp_kinds=_mlp_kinds(text, layers),
         inner=_count(text, "intermediate_size"),
         expert_inner=_count(text, "moe_intermediate_size"),
-        experts=_count(text, "n_routed_experts", 2**15),
+        experts=_count(text, "n_routed_experts", MOST_EXPERTS),
         experts_per_token=_count(text, "num_experts_per_tok"),
         shared_experts=_count(text, "n_shared_experts"),
         routed_scale=_number(text, "routed_scaling_factor"),
@@ -144,9 +145,9 @@ def glm_sizes(config: Mapping[str, Any]) -> GlmSizes:
         kpool=_count(text, "index_kpool"),
         kda_heads=_count(linear, "num_heads", MOST_HEADS),
         kda_dim=_count(linear, "head_dim"),
-        taps=_count(linear, "short_conv_kernel_size"),
+        taps=_count(linear, "short_conv_kernel_size", MOST_TAPS),
         bound=_bound(linear),
-        hc=_count(text, "hc_mult"),
+        hc=_count(text, "hc_mult", MOST_STREAMS),
         hc_eps=_number(text, "hc_eps"),
         hc_iters=_count(text, "hc_sinkhorn_iters"),
         eps=_number(text, "rms_norm_eps"),

@@ -56,7 +56,7 @@ def published_e4m3(sizes: GlmSizes, name: str) -> bool:
     if name.endswith("self_attn.o_proj.weight"):
         layer = int(name.removeprefix(PREFIX + "layers.").split(".")[0])
         return layer in sizes.dsa_layers
-    return name.endswith(E4M3)
+    return name.startswith(PREFIX) and name.endswith(E4M3)
 
 
 def vision_tensors(config: Mapping[str, Any]) -> Shapes:

@@ -27,9 +27,6 @@ def dequantise(
     codes [n, columns]: rows of a matrix from row `first` on; scales: of the whole matrix.
     """
     n, columns = codes.shape
-    out = VALUES[codes]
-    rows = np.arange(first, first + n) // BLOCK
-    for block in range(scales.shape[1]):
-        at = slice(block * BLOCK, min(columns, (block + 1) * BLOCK))
-        out[:, at] *= scales[rows, block, None]
-    return out
+    blocks = np.arange(first, first + n) // BLOCK
+    with np.errstate(all="ignore"):  # what is no number is named where it is quantised
+        return VALUES[codes] * np.repeat(scales[blocks], BLOCK, axis=1)[:, :columns]
