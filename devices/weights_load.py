@@ -160,7 +160,8 @@ class _Loader:
         blocks = mine.packed[place.packed_at :]
         self._part(blocks, column, codes[:begun])
         at = (column + begun) * width
-        pack(codes[begun : begun + whole], blocks[at : at + whole * width])
+        if whole:
+            pack(codes[begun : begun + whole], blocks[at : at + whole * width])
         self._part(blocks, column + begun + whole, codes[begun + whole :])
 
     def _part(self, packed: NDArray[np.int16], column: int, codes: NDArray[np.int16]) -> None:
