@@ -20,9 +20,9 @@ class Content(NamedTuple):
 
 
 class CallPiece(NamedTuple):
-    """More of tool call number `index`: its name comes first and whole, then its arguments."""
+    """More of tool call number `at`: its name comes first and whole, then its arguments."""
 
-    index: int
+    at: int
     name: str
     arguments: str
 
@@ -54,10 +54,10 @@ def call(piece: CallPiece, request: RequestId) -> dict[str, Any]:
     """One entry of tool_calls in a delta; only a call's first has id, type and name."""
     function = {"arguments": piece.arguments}
     if not piece.name:
-        return {"index": piece.index, "function": function}
+        return {"index": piece.at, "function": function}
     return {
-        "index": piece.index,
-        "id": call_id(request, piece.index),
+        "index": piece.at,
+        "id": call_id(request, piece.at),
         "type": "function",
         "function": {"name": piece.name, **function},
     }
@@ -89,7 +89,7 @@ def merged(parts: Sequence[Part]) -> list[CallPiece]:
     calls: dict[int, tuple[str, list[str]]] = {}
     for part in parts:
         if isinstance(part, CallPiece):
-            name, arguments = calls.setdefault(part.index, (part.name, []))
-            assert name == part.name or not part.name, f"call {part.index} is named twice"
+            name, arguments = calls.setdefault(part.at, (part.name, []))
+            assert name == part.name or not part.name, f"call {part.at} is named twice"
             arguments.append(part.arguments)
     return [CallPiece(at, name, "".join(told)) for at, (name, told) in calls.items()]

@@ -68,11 +68,13 @@ class ReplyReader:
 
     def finish(self, *, cut: bool) -> list[Part]:
         """What is left at the end. cut: by a limit, so that an open call stays unfinished."""
+        if self._call is not None and cut:
+            return []
         parts: list[Part] = [*self._say(self._text.rest())]
-        if self._call is not None and not cut:
+        if self._call is not None:
             parts += self._kept(self._call.finish())
-        elif self._call is None and not self._thinking and (self._spoken or not self._begun):
-            parts += [Content(self._blank)] if self._blank else []
+        elif self._blank and not self._thinking and (self._spoken or not self._begun):
+            parts.append(Content(self._blank))
         return parts
 
     def _say(self, text: str) -> list[Part]:
@@ -114,4 +116,4 @@ class ReplyReader:
 
     def _kept(self, pieces: list[CallPiece]) -> list[Part]:
         """The pieces of calls that the client wants to hear of."""
-        return [p for p in pieces if self._calls_max is None or p.index < self._calls_max]
+        return [p for p in pieces if self._calls_max is None or p.at < self._calls_max]

@@ -64,8 +64,8 @@ class Form:
         self, text: str, ids: Sequence[int], reason: str, end: Finished, proof: dict[str, Any]
     ) -> dict[str, Any]:
         """The reply in one body."""
-        said = {"message": self._message(text, reason)} if self._chat else {"text": text}
-        choice: dict[str, Any] = {
+        said: Any = {"message": self._message(text, reason)} if self._chat else {"text": text}
+        choice = {
             "index": 0,
             **said,
             "logprobs": None,
@@ -85,6 +85,7 @@ class Form:
 
     def piece(self, text: str, ids: Sequence[int]) -> dict[str, Any] | None:
         """A chunk of the reply, None when the client would see nothing in it."""
+        said: dict[str, Any]
         if self._reader:
             said = {"delta": delta(self._reader.push(text), self._request)}
         else:
@@ -97,7 +98,7 @@ class Form:
         """The finish reason, then usage if it is wanted; the last chunk has the receipt."""
         rest = self._reader.finish(cut=reason == "length") if self._reader else []
         chunks = [self._piece({"delta": delta(rest, self._request)})] if rest else []
-        last = {"delta": {}} if self._chat else {"text": ""}
+        last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
         chunks.append(self._piece(last, self._reason(reason)))
         if self._usage:
             chunks.append({**self._chunk, "choices": [], "usage": usage(end)})
