@@ -41,6 +41,11 @@ class _Lanes:
     def load(self, place):
         return self.builder.load(place, align=4)
 
+    def of_key(self, data, first, stride, key, vector):
+        """The place of one key's values in a state that begins at `first`."""
+        at = self.builder.add(first, self.builder.mul(stride, key))
+        return self.place(data, at, vector)
+
     def fma(self, a, b, c):
         kind = ir.FunctionType(self.kind, [self.kind] * 3)
         name = f"llvm.fma.v{self.lanes}f32"
@@ -85,11 +90,8 @@ def _tile(lanes, vectors):
         row, keys, each = args[10], args[6], range(vectors)
         simd = _Lanes(builder, lanes)
 
-        def state(base, first, stride, key, vector):
-            return simd.place(base, builder.add(first, builder.mul(stride, key)), vector)
-
         def decayed(key, vector):
-            before = simd.load(state(source, args[1], args[2], key, vector))
+            before = simd.load(simd.of_key(source, args[1], args[2], key, vector))
             return builder.fmul(before, simd.everywhere(a, builder.add(row, key)))
 
         recalled = simd.zeros(vectors)
@@ -112,7 +114,7 @@ def _tile(lanes, vectors):
             at, by = (simd.everywhere(x, builder.add(row, key)) for x in (k, q))
             for vector in each:
                 after = simd.fma(at, apart[vector], decayed(key, vector))
-                place = state(target, args[4], args[5], key, vector)
+                place = simd.of_key(target, args[4], args[5], key, vector)
                 builder.store(after, place, align=4)
                 simd.add_product(read[chain][vector], after, by)
 
