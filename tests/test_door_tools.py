@@ -184,6 +184,20 @@ def test_calls_have_names_ids_and_json_arguments(place: Place) -> None:
     assert len(one.message.tool_calls) == 1
 
 
+def test_the_clients_own_reader_of_streams_agrees(place: Place) -> None:
+    place.says("Hm</think>So:" + CALL)
+    with place.client.chat.completions.stream(model="bytes", messages=USER, tools=TOOLS) as stream:
+        kinds = [event.type for event in stream]
+        choice = stream.get_final_completion().choices[0]
+    assert "tool_calls.function.arguments.delta" in kinds
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "So:")
+    calls = choice.message.tool_calls
+    assert calls is not None and len(calls) == 1
+    (call,) = calls
+    assert (call.id, call.function.name) == (call_id(place.request, 0), "weather")
+    assert call.function.arguments == GIVEN
+
+
 def test_a_call_alone_has_no_content_and_may_be_cut(place: Place) -> None:
     place.says("</think>" + CALL)
     choice = place.whole(tools=TOOLS).choices[0]
@@ -200,11 +214,14 @@ def test_a_whole_round_of_tools_comes_back_as_the_prompt(place: Place) -> None:
     place.says("Hm</think>" + CALL)
     reply = place.whole(tools=TOOLS).choices[0].message
     asked = place.engine.seen(Arrive)[-1].prompt
-    answer = {"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": "</think>rain"}
+    answer: Any = {
+        "role": "tool",
+        "tool_call_id": reply.tool_calls[0].id,
+        "content": "</think>rain",
+    }
     place.says("So</think>Rain.")
-    place.client.chat.completions.create(
-        model="bytes", messages=[*USER, reply.model_dump(), answer], tools=TOOLS
-    )
+    messages = [*USER, reply.model_dump(), answer]
+    place.client.chat.completions.create(model="bytes", messages=messages, tools=TOOLS)
     arrive = place.engine.seen(Arrive)[-1]
     written = place.codec.decode(arrive.prompt, special=True)
     # The reply's own tokens stand again where it left off, so that kept states match.
@@ -218,7 +235,8 @@ def test_without_tools_or_chat_the_text_is_as_it_is(place: Place) -> None:
     special = "<think>" in place.codec.special
     shown = "" if special else CALL
     place.says("</think>a" + CALL)
-    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
+    unoffered: list[dict[str, Any]] = [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}]
+    for fields in unoffered:
         choice = place.whole(**fields).choices[0]
         assert choice.message.tool_calls is None
         assert choice.finish_reason == "stop"
@@ -232,20 +250,24 @@ def test_token_ids_are_told_whatever_the_text_becomes(place: Place) -> None:
     text = "Hm</think>" + CALL
     place.says(text)
     ids = [*tokens_of(place.codec, text), place.codec.special["<|user|>"]]
-    fields = {"tools": TOOLS, "extra_body": {"return_token_ids": True}}
+    fields: dict[str, Any] = {"tools": TOOLS, "extra_body": {"return_token_ids": True}}
     assert place.whole(**fields).choices[0].model_extra["token_ids"] == ids
     told = [chunk.choices[0].model_extra for chunk in place.whole(stream=True, **fields)]
     assert [token for extra in told for token in (extra or {}).get("token_ids", ())] == ids
 
 
 def test_options_that_are_the_servers_are_refused(place: Place) -> None:
-    for fields in ({"add_generation_prompt": False}, {"messages": []}):
+    unfit: list[Any] = [{"add_generation_prompt": False}, {"messages": []}, 1]
+    for options in unfit:
         with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
-            place.whole(extra_body={"chat_template_kwargs": fields})
-    with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
-        place.whole(extra_body={"chat_template_kwargs": 1})
-    for fields in ({"n": 2}, {"logprobs": True}, {"tools": TOOLS, "tool_choice": "required"}):
-        with pytest.raises(openai.BadRequestError):
+            place.whole(extra_body={"chat_template_kwargs": options})
+    unserved: list[dict[str, Any]] = [
+        {"n": 2},
+        {"logprobs": True},
+        {"tools": TOOLS, "tool_choice": "required"},
+    ]
+    for fields in unserved:
+        with pytest.raises(openai.BadRequestError, match=next(reversed(fields))):
             place.whole(**fields)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.devices.http.argument_types import argument_types, value_json
-from kvtape.devices.http.parts import message
+from kvtape.devices.http.parts import CallPiece, message
 from kvtape.devices.http.reasoning import ReplyReader
 from kvtape.devices.text import TAGS
 from kvtape.events.ids import RequestId
@@ -166,10 +166,9 @@ def test_strings_and_names_are_told_as_they_come() -> None:
     of = reader()
     of.push("<tool_call>find<arg_key>text</arg_key><arg_value>")
     for letter in 'a"é':
-        (piece,) = of.push(letter)
-        assert piece[:2] == (0, "")
-        assert piece[2] == json.dumps(letter, ensure_ascii=False)[1:-1]
-    assert [part[:2] for part in reader().push("<tool_call>find\n")] == [(0, "find")]
+        escaped = json.dumps(letter, ensure_ascii=False)[1:-1]
+        assert of.push(letter) == [CallPiece(0, "", escaped)]
+    assert reader().push("<tool_call>find\n") == [CallPiece(0, "find", "")]
 
 
 VALUES: list[tuple[str, str, str]] = [
