@@ -10,13 +10,13 @@ from .plan_wanted import Wanted, by_pages
 class Fits:
     """The largest value of each, with all else as wanted; 0 where none would do.
 
-    context is a whole number of pages where it is not the most that was asked about.  share: -1
+    context is a whole number of pages where it is not the most that was asked about.  share: None
     where none is wanted.  pages: whether the set as wanted fits on pages.
     """
 
     lanes: int
     context: int
-    share: int
+    share: int | None
     pages: bool
 
 
@@ -25,7 +25,7 @@ def what_fits(wanted: Wanted, most_lanes: int, most_context: int) -> Fits:
     return Fits(
         lanes=fitting_lanes(wanted, most_lanes),
         context=fitting_context(wanted, most_context),
-        share=fitting_share(wanted) if wanted.share else -1,
+        share=fitting_share(wanted) if wanted.share else None,
         pages=fits_on_pages(wanted),
     )
 
@@ -47,7 +47,8 @@ def fitting_context(wanted: Wanted, most: int) -> int:
 def fitting_share(wanted: Wanted) -> int:
     """The most kept states by reference that fit."""
     left = wanted.room_bytes - replace(wanted, share=0).least_bytes
-    return max(0, left // wanted.sizes.snapshot_bytes)
+    each = wanted.sizes.snapshot_bytes
+    return max(0, left // each) if each else wanted.share
 
 
 def fits_on_pages(wanted: Wanted) -> bool:
