@@ -29,7 +29,8 @@ class Checkpoint(Protocol):
     config, in the names of Hugging Face's config.json, for family "llama": hidden_size,
     intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
     vocab_size, rms_norm_eps (a float32 value), rope_theta (float), tie_word_embeddings,
-    max_position_embeddings, eos_token_ids (tuple of int).
+    max_position_embeddings, eos_token_ids (tuple of int). For family "glm": text_config, with
+    eos_token_ids and num_nextn_predict_layers as the files have it.
     """
 
     name: str

@@ -29,4 +29,6 @@ def dequantise(
     n, columns = codes.shape
     blocks = np.arange(first, first + n) // BLOCK
     with np.errstate(all="ignore"):  # what is no number is named where it is quantised
-        return VALUES[codes] * np.repeat(scales[blocks], BLOCK, axis=1)[:, :columns]
+        out: NDArray[np.float32] = VALUES[codes]
+        out *= np.repeat(scales[blocks], BLOCK, axis=1)[:, :columns]
+        return out
