@@ -11,7 +11,8 @@ from .scalars import INF_BITS, SIGN_OFF, ZERO, add, bits, fma, mul
 from .weigh import LOWEST, in_order
 
 f32, i8, i16, i32, i64 = np.float32, np.int8, np.int16, np.int32, np.int64
-CHUNK = 48  # pools whose scores of all heads stand in the first cache at once
+CHUNK = 64  # pools that are scored at once, by TILE_QUERIES query heads or those of one row
+TILE_QUERIES = 64
 BINS = 2048
 SHIFTS = (21, 10, 0)  # of a key's digits: 11, 11 and 10 bits
 
@@ -52,66 +53,62 @@ def select_meaning(
 
 
 @register_jitable
-def pack_head(q, at, pairs, packed, to):
-    """Put a head's pairs q[at : at + pairs] into lane `to` of packed [pairs, 16], flat; int32."""
+def pack_row(x, at, pairs, packed, to):
+    """Put a row's pairs x[at : at + pairs] into one lane of a block, `to` on; all int32."""
     for p in range(pairs):
-        packed[to + p * OUTPUTS] = q[at + p]
+        packed[to + p * OUTPUTS] = x[at + p]
 
 
 @register_jitable
-def dot_rows(x, first, rows, pairs, w, at, ex, ew, block, y, to, stride):
-    """y[to + stride r + o] = RN(dot) * 2^(ex + ew[o]) of consecutive rows of x by 16 outputs."""
+def dot_rows(x, rows, pairs, w, at, ex, ew, y, to, stride):
+    """y[to + stride r + o] = RN(dot) * 2^(ex[r] + ew[o]) of the rows of x by one block of w."""
     r = 0
     while r < rows:
         left = rows - r
-        a, b = first + r * pairs, to + r * stride
+        a, b = r * pairs, to + r * stride
         if left == 3 or left > 4:
-            wide3(x, a, pairs, w, at, ex, 0, ew, block, pairs, y, b, stride, False)
+            wide3(x, a, pairs, w, at, ex, r, ew, 0, pairs, y, b, stride, False)
             r += 3
         elif left > 1:
-            wide2(x, a, pairs, w, at, ex, 0, ew, block, pairs, y, b, stride, False)
+            wide2(x, a, pairs, w, at, ex, r, ew, 0, pairs, y, b, stride, False)
             r += 2
         else:
-            wide1(x, a, pairs, w, at, ex, 0, ew, block, pairs, y, b, stride, False)
+            wide1(x, a, pairs, w, at, ex, r, ew, 0, pairs, y, b, stride, False)
             r += 1
 
 
 @register_jitable
-def add_heads(y, stride, column, weights, rows, scores):
-    """scores [rows] = the chain over the heads, from +0, of weight times relu(y)."""
-    heads = weights.shape[0]
-    for r in range(rows):
-        one = y[r * stride + column : r * stride + column + heads]
-        score = ZERO
-        for h in range(heads):
-            s = one[h] if one[h] > ZERO else ZERO
-            score = fma(weights[h], s, score)
-        scores[r] = score
+def add_heads(y, weights, chain, scores):
+    """scores [n] = the chain over the heads, from +0, of weight times relu(y [heads * CHUNK])."""
+    chain[:] = ZERO
+    for h in range(weights.shape[0]):
+        one, weight = y[h * CHUNK : (h + 1) * CHUNK], weights[h]
+        for o in range(CHUNK):
+            s = one[o] if one[o] > ZERO else ZERO
+            chain[o] = fma(weight, s, chain[o])
+    for o in range(scores.shape[0]):
+        scores[o] = chain[o]
 
 
 @register_jitable
 def score_tile(q, e, weights, keys, exponent, table, per_page, pools, scores):
     """scores [rows, pools] of a tile; q [rows * heads * pairs] int32, weights [rows, heads]."""
     rows, heads = weights.shape
-    pairs, blocks = keys.shape[2] // 2, (rows * heads + OUTPUTS - 1) // OUTPUTS
-    stride = blocks * OUTPUTS
-    packed, ew = np.zeros(stride * pairs, i32), np.zeros(stride, i8)
-    for h in range(rows * heads):
-        pack_head(q, h * pairs, pairs, packed, h // OUTPUTS * OUTPUTS * pairs + h % OUTPUTS)
-        ew[h] = e[h]
-    flat, ex = keys.reshape(keys.size).view(i32), np.full(3, exponent, i8)
-    y = np.empty(CHUNK * stride, f32)
-    pool = 0
-    while pool < pools:
-        at = pool % per_page
-        n = min(CHUNK, per_page - at, pools - pool)
-        start = (table[pool // per_page] * per_page + at) * pairs
-        for b in range(blocks):
-            w, to = b * OUTPUTS * pairs, b * OUTPUTS
-            dot_rows(flat, start, n, pairs, packed, w, ex, ew, to, y, to, stride)
+    pairs, flat, ew = keys.shape[2] // 2, keys.reshape(keys.size).view(i32), np.empty(OUTPUTS, i8)
+    packed, y = np.zeros(CHUNK * pairs, i32), np.empty(rows * heads * CHUNK, f32)
+    chain = np.empty(CHUNK, f32)
+    ew[:] = exponent
+    for first in range(0, pools, CHUNK):
+        n = min(CHUNK, pools - first)
+        for o in range(n):
+            pool = first + o
+            at = (table[pool // per_page] * per_page + pool % per_page) * pairs
+            pack_row(flat, at, pairs, packed, o // OUTPUTS * OUTPUTS * pairs + o % OUTPUTS)
+        for block in range(0, n, OUTPUTS):
+            dot_rows(q, rows * heads, pairs, packed, block * pairs, e, ew, y, block, CHUNK)
         for t in range(rows):
-            add_heads(y, stride, t * heads, weights[t], n, scores[t, pool : pool + n])
-        pool += n
+            one = y[t * heads * CHUNK : (t + 1) * heads * CHUNK]
+            add_heads(one, weights[t], chain, scores[t, first : first + n])
 
 
 @register_jitable
@@ -196,8 +193,8 @@ def select_rows(
     q * 2^exponent; positions, lanes [rows] int64; tables [lanes, entries] int32. A score is the
     fma chain, over the heads from +0, of weight times relu(dot); of equal ones the lower pool wins.
     picked [rows, most] int32 and counts [rows] int64: what is kept; entries past it are left alone.
-    scores [n] float32: scratch of a party, room for the pools of one row; with room for more, rows
-    of few heads are scored together.
+    scores [n] float32: scratch of a party, room for the pools of one row; with room for more, some
+    rows are scored together.
     """
     heads, per_page = ei.shape[1], page_rows // kpool
     flat_q, flat_e = qi.reshape(qi.size).view(i32), ei.reshape(ei.size)
@@ -211,7 +208,7 @@ def select_rows(
             counts[row] = pools
             row += 1
             continue
-        end = tile_end(row, last, max(OUTPUTS // heads, 1), positions, lanes, kpool, most)
+        end = tile_end(row, last, max(TILE_QUERIES // heads, 1), positions, lanes, kpool, most)
         for r in range(row, end):
             pools = max(pools, (positions[r] + 1) // kpool)
         end = min(end, row + max(scores.size // pools, 1))
