@@ -121,6 +121,13 @@ def test_the_header_says_whether_the_reply_begins_in_reasoning(both: tuple[Codec
         assert both[0].decode(prompt.ids, special=True).endswith("<|assistant|><think></think>")
 
 
+def test_a_tag_before_the_header_opens_nothing(both: tuple[Codec, Chat]) -> None:
+    template = "Begin with <think>.{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    prompt = Chat(both[0], template).render([USER])
+    assert both[0].tags["<think>"] in prompt.ids
+    assert not prompt.thinking
+
+
 def test_options_reach_the_template_and_its_own_names_are_refused(
     both: tuple[Codec, Chat],
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.devices.chat import Chat
+from kvtape.devices.http.asks import Message
 from kvtape.devices.http.engine import Tokens
 from kvtape.devices.http.model_text import ModelText
 from kvtape.devices.http.parts import call_id
@@ -229,6 +230,15 @@ def test_a_whole_round_of_tools_comes_back_as_the_prompt(place: Place) -> None:
     assert written.startswith(begun + "<|observation|><tool_response></think>rain</tool_response>")
     assert list(arrive.prompt[: len(asked)]) == list(asked)
     assert arrive.prompt.count(place.codec.tags["</think>"]) == 1
+
+
+def test_fields_that_clients_send_as_null_are_absent() -> None:
+    sent = {"role": "assistant", "content": None, "tool_calls": None, "name": "a"}
+    assert Message.model_validate(sent).plain() == {
+        "role": "assistant",
+        "content": None,
+        "name": "a",
+    }
 
 
 def test_without_tools_or_chat_the_text_is_as_it_is(place: Place) -> None:

@@ -149,6 +149,13 @@ def test_a_call_that_a_limit_cuts_stays_unfinished() -> None:
     assert arguments[-2:] == ['{"text": "ab"', '{"text": "ab"}']
 
 
+@pytest.mark.parametrize(("text", "thinking", "think", "answer"), PLAIN)
+def test_a_limit_cuts_nothing_off_the_text(
+    text: str, thinking: bool, think: str | None, answer: str | None
+) -> None:
+    assert read(text, thinking=thinking, cut=True) == {"think": think, "text": answer, "calls": []}
+
+
 def test_only_what_was_offered_and_asked_for_is_read() -> None:
     text = "<think>so</think>a" + form("f") + form("g")
     assert read(text, calls_max=1)["calls"] == [("f", "{}")]

@@ -13,8 +13,6 @@ def value_json(raw: str, types: Types) -> str:
 
     What is JSON of a type that the schema allows stays as it is written; all else is a string.
     """
-    if types == TEXT:
-        return quoted(raw)
     try:
         value = json.loads(raw, parse_constant=no_json)
     except (ValueError, RecursionError):
