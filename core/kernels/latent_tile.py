@@ -6,13 +6,16 @@ at a time are packed by columns and the digits of P are the inputs.
 """
 
 import numpy as np
-from numba.extending import register_jitable
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, register_jitable
+from numba.np.arrayobj import make_array
 
 from .attend_tile import MASK, P_ONE, SHIFT, add_values
 from .madd import NARROW_PAIRS, OUTPUTS, wide1, wide2, wide3
 from .scalars import INF, LOG2E, exp2c, mul, rint, sub, to_int
 
-f32, i8, i16, i32, i64, u16 = np.float32, np.int8, np.int16, np.int32, np.int64, np.uint16
+f32, i8, i16, i32, i64 = np.float32, np.int8, np.int16, np.int32, np.int64
 CHUNK = 2 * NARROW_PAIRS  # rows whose products add up in int32
 BLOCK = OUTPUTS * CHUNK  # values of 16 columns of a chunk
 
@@ -55,7 +58,7 @@ def list_rows(position, table, picked, count, page_rows, kpool, residue, parties
             continue
         base = i64(table[start // page_rows]) * page_rows - start // page_rows * page_rows
         for at in range(start, end):
-            if at % parties == residue:
+            if parties == 1 or at % parties == residue:
                 places[m] = base + at
                 m += 1
     return m
@@ -127,19 +130,40 @@ def split_digits(whole, rows, heads, digits):
         low[rows:] = 0
 
 
+@intrinsic
+def interleave(typing, x, a, b, out, at):
+    """out[at : at + 32] = x[a : a + 16] and x[b : b + 16] by turns; int16."""
+
+    def generate(context, builder, signature, args):
+        source, target = (make_array(signature.args[k])(context, builder, args[k]) for k in (0, 3))
+        half, whole = (ir.VectorType(ir.IntType(16), n) for n in (OUTPUTS, 2 * OUTPUTS))
+        rows = []
+        for place in args[1:3]:
+            pointer = builder.bitcast(builder.gep(source.data, [place]), half.as_pointer())
+            rows.append(builder.load(pointer, align=2))
+        lanes = [lane + row * OUTPUTS for lane in range(OUTPUTS) for row in (0, 1)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), 2 * OUTPUTS), lanes)
+        both = builder.shuffle_vector(*rows, mask)
+        pointer = builder.bitcast(builder.gep(target.data, [args[4]]), whole.as_pointer())
+        builder.store(both, pointer, align=2)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, types.int64, out, types.int64), generate
+
+
 @register_jitable
 def pack_values(x, places, rows, width, values):
-    """values [columns / 16, 16 pairs, 16] int32, flat: a chunk's rows, two by two."""
+    """values [columns / 16, 16 pairs, 16, 2] int16, flat: a chunk's rows, two by two."""
+    whole = width // OUTPUTS * OUTPUTS
     for pair in range((rows + 1) // 2):
         # An odd last row is its own partner, whose digits are zero.
         a, b = places[2 * pair] * width, places[min(2 * pair + 1, rows - 1)] * width
-        for column in range(0, width, OUTPUTS):
-            count = min(OUTPUTS, width - column)
-            first, second = x[a + column : a + column + count], x[b + column : b + column + count]
-            at = column * NARROW_PAIRS + pair * OUTPUTS
-            out = values[at : at + count]
-            for c in range(count):
-                out[c] = i32(i32(u16(first[c])) | i32(i32(second[c]) << i32(16)))
+        for column in range(0, whole, OUTPUTS):
+            interleave(x, a + column, b + column, values, column * CHUNK + pair * 2 * OUTPUTS)
+        at = whole * CHUNK + pair * 2 * OUTPUTS
+        for c in range(width - whole):
+            values[at + 2 * c] = x[a + whole + c]
+            values[at + 2 * c + 1] = x[b + whole + c]
 
 
 @register_jitable
@@ -148,12 +172,12 @@ def sum_rows_of(x, places, m, width, heads, s, tops, values, digits, whole, n, d
     n[:] = 0
     d[:] = 0
     values[:] = 0
-    lines, pairs_of = values.view(i32), digits.view(i32)
+    pairs_of = digits.view(i32)
     for first in range(0, m, CHUNK):
         rows = min(CHUNK, m - first)
         weigh_rows(s[first * OUTPUTS :], rows, tops, whole, d)
         split_digits(whole, rows, heads, digits)
-        pack_values(x, places[first:], rows, width, lines)
+        pack_values(x, places[first:], rows, width, values)
         for column in range(0, width, OUTPUTS):
             at = column * OUTPUTS
             add_values(

@@ -10,10 +10,11 @@ from .registry import inner, register
 from .scalars import INF_BITS, SIGN_OFF, ZERO, add, bits, fma, mul
 from .weigh import LOWEST, in_order
 
-f32, i8, i16, i32, i64 = np.float32, np.int8, np.int16, np.int32, np.int64
+f32, i8, i16, i32, i64, u64 = np.float32, np.int8, np.int16, np.int32, np.int64, np.uint64
 CHUNK = 64  # pools that are scored at once, by TILE_QUERIES query heads or those of one row
 TILE_QUERIES = 64
 BINS = 2048
+LANES = u64(OUTPUTS)
 SHIFTS = (21, 10, 0)  # of a key's digits: 11, 11 and 10 bits
 
 # --- the meaning ---------------------------------------------------------------------------------
@@ -53,10 +54,11 @@ def select_meaning(
 
 
 @register_jitable
-def pack_row(x, at, pairs, packed, to):
-    """Put a row's pairs x[at : at + pairs] into one lane of a block, `to` on; all int32."""
-    for p in range(pairs):
-        packed[to + p * OUTPUTS] = x[at + p]
+def pack_row(row, packed, lane):
+    """Put a row [pairs] into one lane of a block [pairs * 16]; int32."""
+    for p in range(row.shape[0]):
+        # An unsigned index cannot count from the end, so the compiler need not ask.
+        packed[u64(p) * LANES + lane] = row[p]
 
 
 @register_jitable
@@ -98,12 +100,17 @@ def score_tile(q, e, weights, keys, exponent, table, per_page, pools, scores):
     packed, y = np.zeros(CHUNK * pairs, i32), np.empty(rows * heads * CHUNK, f32)
     chain = np.empty(CHUNK, f32)
     ew[:] = exponent
+    page, left, at = -1, 0, 0
     for first in range(0, pools, CHUNK):
         n = min(CHUNK, pools - first)
         for o in range(n):
-            pool = first + o
-            at = (table[pool // per_page] * per_page + pool % per_page) * pairs
-            pack_row(flat, at, pairs, packed, o // OUTPUTS * OUTPUTS * pairs + o % OUTPUTS)
+            if left == 0:
+                page, left = page + 1, per_page
+                at = i64(table[page]) * per_page * pairs
+            block = packed[o // OUTPUTS * OUTPUTS * pairs :]
+            pack_row(flat[at : at + pairs], block, u64(o % OUTPUTS))
+            at += pairs
+            left -= 1
         for block in range(0, n, OUTPUTS):
             dot_rows(q, rows * heads, pairs, packed, block * pairs, e, ew, y, block, CHUNK)
         for t in range(rows):
