@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from kvtape.core.apply import apply
 from kvtape.core.device import Report
 from kvtape.core.state import State, open_state
-from kvtape.devices.cpu import CpuDevice
 from kvtape.devices.group import cpu_group
 from kvtape.devices.settings import DeviceSettings
 from kvtape.devices.weights.checkpoint import Checkpoint
@@ -71,13 +70,18 @@ class CpuRig:
         **settings: Any,
     ) -> None:
         self.settings = DeviceSettings(**{**SMALL, **settings})
-        self.devices = cpu_group(checkpoint, self.settings, world=world, threads=threads)
+        self.devices: Sequence[Any] = self.make(checkpoint, world, threads)
+        self.page_rows = self.devices[0].rules.page_rows
         opened = _opened(self.devices[0], self.settings, world, order)
         self.states = [open_state(opened, leader=rank == 0) for rank in range(world)]
         self._pool = ThreadPoolExecutor(world)
         self._streams = 0
 
-    def __enter__(self) -> "CpuRig":
+    def make(self, checkpoint: Checkpoint, world: int, threads: int) -> Sequence[Any]:
+        """The devices by rank."""
+        return cpu_group(checkpoint, self.settings, world=world, threads=threads)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,7 +95,7 @@ class CpuRig:
         return self.states[0]
 
     @property
-    def device(self) -> CpuDevice:
+    def device(self) -> Any:
         """Rank 0."""
         return self.devices[0]
 
@@ -123,7 +127,7 @@ class CpuRig:
                 stop=(),
                 eos=(),
                 ignore_eos=True,
-                draft=False,
+                draft=begun.get("draft", False),
                 salt="",
             ),
             f.StreamQueued(stream=stream, request=request, choice=0),
@@ -131,7 +135,7 @@ class CpuRig:
                 stream=stream,
                 lane=Lane(stream),
                 kept_pages=begun.get("kept_pages", 0),
-                promise_pages=-(-(len(tokens) + 32) // 32),
+                promise_pages=-(-(len(tokens) + 32 + self.device.rules.drafts) // self.page_rows),
                 marks=(),
                 owner=Rank(0),
                 state=begun.get("state", NO_STATE),
@@ -143,7 +147,7 @@ class CpuRig:
         """Pages that a stream needs to hold so many rows; `held`: pages it has."""
         known = self.state.streams.get(stream)
         held = held if held is not None else known.pages if known else 0
-        missing = -(-rows // 32) - held
+        missing = -(-rows // self.page_rows) - held
         if missing <= 0:
             return []
         pages = self.state.book.next(missing)
@@ -189,7 +193,7 @@ def adopted(stream: StreamId, pages: Sequence[int]) -> f.PagesAdopted:
     return f.PagesAdopted(stream=stream, pages=tuple(PageId(page) for page in pages))
 
 
-def _opened(device: CpuDevice, settings: DeviceSettings, world: int, order: str) -> f.RunOpened:
+def _opened(device: Any, settings: DeviceSettings, world: int, order: str) -> f.RunOpened:
     return f.RunOpened(
         format=f.FORMAT,
         contract=1,

@@ -76,6 +76,46 @@ def rmsnorm_q16(x, w, eps, q, e, flags, first, last):
         flags[at] |= np.uint8(0) if sound and sound_amax(top) else np.uint8(1)
 
 
+def rmsnorm_rows_meaning(x, w, eps, y, column, flags, first, last):
+    """As rmsnorm_rows."""
+    rows = x[first:last]
+    y[first:last, column : column + x.shape[1]] = rmsnorm(rows, w, eps)
+    flags[first:last] |= meaning.q16(rows)[2].astype(np.uint8)
+
+
+@cpu
+def rmsnorm_rows(x, w, eps, y, column, flags, first, last):
+    """The normalised and weighted rows themselves; what is not sound in x sets the flag.
+
+    x [rows, width], w [width], y [rows, at least column + width] float32; flags [rows] uint8, ORed.
+    """
+    width = x.shape[1]
+    for at in range(first, last):
+        row, out = x[at], y[at]
+        top = top_bits(row)
+        flags[at] |= np.uint8(0) if sound_amax(top) else np.uint8(1)
+        if top > INF_BITS:
+            top = top_number_bits(row)
+        k = row_exponent(flt(top))
+        scale = pow2(-k)
+        squares = i64(0)
+        for i in range(width):
+            v = i32(q16_value(row[i], scale))
+            squares += i64(i32(v * v))
+        mean = div(mul(rn(squares), pow2(2 * k)), rn(width))
+        r = div(ONE, sqrt(add(mean, eps)))
+        for i in range(width):
+            out[column + i] = mul(mul(row[i], r), w[i])
+
+
+def rmsnorm_rows_cases(rng):
+    """As rmsnorm_cases, into columns of a wider row."""
+    for x, w, eps, _, _, flags, first, last in rmsnorm_cases(rng):
+        column = int(rng.integers(0, 4))
+        y = np.full((len(x), column + x.shape[1] + 1), 3, f32)
+        yield x, w, eps, y, column, flags, first, last
+
+
 def rmsnorm_cases(rng):
     """Rows of every size, weights around one and far from it."""
     for width in (1, 7, 64, 576, 1536):
@@ -95,4 +135,12 @@ register(
     "flags [rows] uint8",
     units="y ~ q * 2^e, |q| <= 32639, e in [-63, 63]; flags are ORed with 0 or 1",
     cases=rmsnorm_cases,
+)
+register(
+    "rmsnorm_rows",
+    meaning=rmsnorm_rows_meaning,
+    cpu=rmsnorm_rows,
+    shapes="x [rows, width], w [width], y [rows, >= column + width] float32; flags [rows] uint8",
+    units="float32; column: where the result begins in a row of y; flags are ORed with 0 or 1",
+    cases=rmsnorm_rows_cases,
 )

@@ -1,0 +1,1 @@
+"""The GLM family on CPU ranks: its program, its memory, its sums."""

@@ -1,0 +1,151 @@
+"""Looking into one GLM rank's memory: parts summed anew, rows read, bits flipped, poison laid."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.device import Pair
+from ...core.kernels.digest import PARTS, digest_rows
+from ...core.kernels.glm_memory import GlmMemory
+from ...core.kernels.poison import fill_flat, poison_value
+from ...core.kernels.words import paged_row, ring_row, state_row, sum_paged, sum_ring, sum_state
+from ...events.facts import FaultInjected
+from .arena import RingSizes
+
+Table = NDArray[np.int32]  # the pages of a stream, in row order
+ELEMENT_BITS = 16  # a fault's column counts elements of 16 bits, whatever the part holds
+DRAFT_ROWS, DRAFT_KEYS = 0, 1  # digest layers of part `drafts`
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a stream's memory is: its lane, its pages, and how many rows are kept."""
+
+    lane: int
+    table: Table
+    rows: int
+
+
+@dataclass(slots=True)
+class GlmInspector:
+    """first_head: the number, in the whole model, of this rank's first recurrent head.
+
+    trunk: caches of the trunk; the drafter's is the one after.
+    """
+
+    memory: GlmMemory
+    rings: RingSizes
+    first_head: int
+    heads: int
+    trunk: int
+    kpool: int
+    taps: int
+
+    def layers(self, part: str) -> int:
+        """How many digest layers a part has."""
+        recurrent = int(self.memory.states.shape[0]) if self.heads else 0
+        drafting = 2 if int(self.memory.latent.shape[0]) > self.trunk else 0
+        layers = {"rows": self.trunk, "keys": self.trunk, "drafts": drafting}
+        return layers.get(part, recurrent if part in ("states", "rings") else 1)
+
+    def sum(self, seat: Seat, part: str, first: int, last: int, layer: int | None = None) -> Pair:
+        """The digest of rows [first, last) of one digest layer of a part, or of all, from memory.
+
+        States have one row, the one after the last kept row; rings the rows that a convolution
+        would still read; a pool's key stands at its last position.
+        """
+        low, high = (0, self.layers(part)) if layer is None else (layer, layer + 1)
+        sums = np.zeros(2, np.uint64)
+        m = self.memory
+        if part == "rows":
+            self._paged(m.latent, seat, first, last, 1, part, (low, high), 0, sums)
+        elif part == "keys":
+            self._paged(m.keys, seat, first, last, self.kpool, part, (low, high), 0, sums)
+        elif part == "drafts":
+            cache = (self.trunk, self.trunk + 1)
+            if low <= DRAFT_ROWS < high:
+                self._paged(m.latent, seat, first, last, 1, part, cache, -self.trunk, sums)
+            if low <= DRAFT_KEYS < high:
+                self._paged(
+                    m.keys, seat, first, last, self.kpool, part, cache, 1 - self.trunk, sums
+                )
+        elif part == "states" and seat.rows and first == 0 < last:
+            words = m.states.view(np.uint64)
+            slot = (seat.rows - 1) % self.rings.states
+            sum_state(words, seat.lane, slot, low, high, self.first_head, PARTS[part], sums)
+        elif part == "rings":
+            first, last = max(first, seat.rows - self.taps + 1), min(last, seat.rows)
+            sum_ring(
+                m.conv_ring, seat.lane, first, last, low, high, self.first_head, self.heads,
+                PARTS[part], sums,
+            )  # fmt: skip
+        return int(sums[0]), int(sums[1])
+
+    def _paged(
+        self, rows: NDArray[np.int16], seat: Seat, first: int, last: int, step: int, part: str,
+        caches: tuple[int, int], layer0: int, sums: NDArray[np.uint64],
+    ) -> None:  # fmt: skip
+        words = rows.view(np.uint64)
+        low, high = first // step, last // step
+        sum_paged(words, seat.table, low, high, step, PARTS[part], *caches, layer0, sums)
+
+    def sum_logits(self, row: NDArray[np.float32], position: int) -> Pair:
+        """The digest of one row of logits [vocab]."""
+        sums = np.zeros((1, 2), np.uint64)
+        words, positions = row.view(np.uint64).reshape(1, -1), np.array([position])
+        digest_rows(words, PARTS["logits"], 0, 0, positions, 0, sums, 0, 1)
+        return int(sums[0, 0]), int(sums[0, 1])
+
+    def words(
+        self, seat: Seat, part: str, layer: int, position: int
+    ) -> dict[int, NDArray[np.uint64]]:
+        """One row of one digest layer by head, as views of its words that can be written."""
+        m, own = self.memory, range(self.heads)
+        if part in ("rows", "keys", "drafts"):
+            keys = part == "keys" or (part == "drafts" and layer == DRAFT_KEYS)
+            cache = self.trunk if part == "drafts" else layer
+            rows, step = (m.keys, self.kpool) if keys else (m.latent, 1)
+            if position % step != step - 1:
+                return {}  # a pool's key stands at its last position
+            return {0: paged_row(rows.view(np.uint64), seat.table, cache, position // step)}
+        if part == "states":
+            slot = (seat.rows - 1) % self.rings.states
+            return {
+                self.first_head + h: state_row(m.states, seat.lane, slot, layer, h) for h in own
+            }
+        if part == "rings":
+            heads = self.heads
+            return {
+                self.first_head + h: ring_row(m.conv_ring, seat.lane, position, layer, h, heads)
+                for h in own
+            }
+        return {}
+
+    def flip(self, seat: Seat, fault: FaultInjected) -> None:
+        """Turn one bit of a row over; raises ValueError where there is no such bit."""
+        if not 0 <= fault.layer < self.layers(fault.part):
+            raise ValueError(f"part {fault.part!r} has no layer {fault.layer}")
+        rows = self.words(seat, fault.part, fault.layer, fault.position)
+        if fault.head not in rows:
+            raise ValueError(f"rank {fault.rank} holds no {fault.part} of head {fault.head}")
+        row = rows[fault.head]
+        word, part = divmod(fault.column, 64 // ELEMENT_BITS)
+        if not 0 <= word < row.size or not 0 <= fault.bit < ELEMENT_BITS:
+            raise ValueError(f"column {fault.column}, bit {fault.bit} is not in this row")
+        at = np.unravel_index(word, row.shape)
+        row[at] ^= np.uint64(1 << (part * ELEMENT_BITS + fault.bit))
+
+    def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
+        """Fill pages of every cache with what no sound row holds."""
+        for rows in (self.memory.latent, self.memory.keys):
+            rows[:, list(pages)] = poison_value(pattern, rows.dtype)
+
+    def poison_scratch(self, pattern: str) -> None:
+        """Fill what no step may read before it wrote it."""
+        m = self.memory
+        for buffer in (
+            m.floats, m.codes, m.code_exponents, m.scores, m.work, m.expert_codes, m.expert_floats,
+        ):  # fmt: skip
+            flat = buffer.reshape(-1)
+            fill_flat(flat, poison_value(pattern, flat.dtype))
