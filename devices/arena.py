@@ -9,6 +9,7 @@ from ..core.kernels.pack import aligned
 from ..core.kernels.program_memory import RankMemory
 from ..core.kernels.rope import rope_tables
 from ..core.kernels.sampling import sample_scratch
+from ..core.kernels.turns import LINE
 from .program import Program
 from .settings import DeviceSettings
 from .weights_load import Weights
@@ -57,6 +58,6 @@ def rank_memory(
         sample_bins=np.stack([one[3] for one in samples]),
         row_sums=np.zeros((rows, 2), np.uint64),
         flags=np.zeros(rows, np.uint8),
-        turns=np.zeros(a.layers + 1, np.int64),
+        turns=aligned(len(program.ops) * LINE, np.int64),
         team=team,
     )

@@ -47,10 +47,12 @@ class Batch:
         """Rows of all runs."""
         return len(self.tokens)
 
-    def seen(self) -> NDArray[np.int64]:
-        """(lane, rows that its last row sees) of each run, [runs, 2]."""
-        seen = [(run.lane, run.first + run.rows) for run in self.runs]
-        return np.array(seen, np.int64).reshape(-1, 2)
+    def table(self) -> NDArray[np.int64]:
+        """Of each run [runs, 5]: lane, rows seen by its last row, at, rows, sampled."""
+        table = [
+            (run.lane, run.first + run.rows, run.at, run.rows, run.sampled) for run in self.runs
+        ]
+        return np.array(table, np.int64).reshape(-1, 5)
 
 
 def runs_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> list[Run]:

@@ -10,8 +10,11 @@ from ..core.device import Ack, Break, Pair, Report
 from ..core.digests import add_pairs
 from ..core.families.family import Family
 from ..core.kernels.attend import cut_tiles, tile_rows
-from ..core.kernels.interpreter import run_program
+from ..core.kernels.counting import CLEAN
+from ..core.kernels.interpreter import begin_program, run_program
 from ..core.kernels.program_memory import Draws, Party, RankMemory, StepTables
+from ..core.kernels.step_words import STEP_WORDS
+from ..core.kernels.team import new_team, wake_up
 from ..core.link import RankLost
 from ..core.state import State
 from ..events import facts as f
@@ -25,7 +28,7 @@ from .inspect import Inspector
 from .ledger import Ledger, Sums, pair_of, token_sums
 from .program import Program
 from .settings import DeviceSettings
-from .tally import CLEAN, note_flags, note_sums, note_tokens
+from .tally import note_all_sums, note_flags, note_tokens
 from .team import Team
 from .weights.checkpoint import Checkpoint
 
@@ -71,18 +74,21 @@ class CpuDevice:
         self.model_digest = model_digest
         self.rules = family.rules()
         first_head, _ = family.heads(world, rank)
-        self.ledger = Ledger(settings.pages + RESERVED_PAGES, self.rules.page_rows)
+        self.ledger = Ledger(settings.pages + RESERVED_PAGES, self.rules.page_rows, settings.lanes)
         self.inspector = Inspector(memory, first_head, self.rules.page_rows)
         self._draws = DrawTables(family.vocab)
         self._parties = [self._party(thread, spins, first_head) for thread in range(threads)]
         self._tiles = np.zeros((settings.rows, 2), np.int64)
         self._launches = 0
         self._last: CpuRunning | None = None
-        self._team = Team(threads, f"kvtape rank {rank}", self._worker_failed)
+        self._words = np.zeros(STEP_WORDS, np.int64)
+        self._seen = [0] * threads  # the last step of each worker
+        new_team(memory.team, threads - 1)
         if settings.poisons:
             reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
             self.inspector.poison_pages(reserved, settings.poison)
         self._compile(settings.lanes)
+        self._team = Team(threads, f"kvtape rank {rank}", self._worker_failed)
 
     # --- the protocol ----------------------------------------------------------------------------
 
@@ -102,8 +108,9 @@ class CpuDevice:
         if batch.rows:
             self._prepare(batch)
             self.exchange.begin(self.rank, state.step)
-            self._team.wake(lambda thread: self._run(running, thread))
-            self._last = running
+            self._last = running  # which keeps the arrays that the words speak of
+            if begin_program(self.memory, self._words, running.tables, draws):
+                self._team.wake(self._share)
         return running
 
     def finish(self, running: CpuRunning) -> Report:
@@ -112,16 +119,13 @@ class CpuDevice:
         report = Report(self.rank, state.step, acks=running.acks, breaks=running.breaks)
         if batch.rows:
             try:
-                self._run(running, 0)
+                self._run(running)
             finally:
                 self.exchange.end(self.rank)
-            note_flags(batch, self.memory, running.tables, report)
-            if self.settings.keeps_rows:
-                self._count(running, report)
+            self._count(running, report)
             note_tokens(batch, running.draws, report)
-        if self.settings.keeps_rows:
-            full = self.settings.digests == "full"
-            note_sums(state, batch, self.ledger, self.inspector if full else None, report)
+        if self.settings.digests == "full":
+            note_all_sums(state, self.ledger, self.inspector, report)
         return report
 
     def probe(
@@ -180,7 +184,7 @@ class CpuDevice:
                 self.inspector.poison_pages(fact.pages, self.settings.poison)
         elif isinstance(fact, f.StreamBegun):
             if fact.state == NO_STATE:
-                self.ledger.begin(fact.stream)
+                self.ledger.begin(fact.stream, fact.lane)
             else:
                 self._resume(state, fact, acks, breaks)
         elif isinstance(fact, f.ResumeRefused | f.StreamReleased):
@@ -202,7 +206,8 @@ class CpuDevice:
             if found != kept:
                 breaks.append(Break(fact.stream, "rows", kept, found))
             digest = {"rows": found}
-        self.ledger.resume(fact.stream, found, state.streams[fact.stream].tokens[:rows])
+        tokens = state.streams[fact.stream].tokens[:rows]
+        self.ledger.resume(fact.stream, fact.lane, found, tokens)
         acks.append(Ack(fact.stream, fact.state, ok=True, digest=digest))
 
     # --- the step --------------------------------------------------------------------------------
@@ -211,11 +216,13 @@ class CpuDevice:
         """Run a program without ops, so that no step waits for the compiler."""
         none = np.zeros(0, np.int64)
         batch = Batch([], none, none, none, none, none)
-        nothing = self.memory._replace(ops=self.memory.ops[:0])
+        memory = self.memory._replace(ops=self.memory.ops[:0], team=self.memory.team.copy())
         tables = self._tables(np.zeros((lanes, 1), np.int32), batch)
-        run_program(
-            nothing, self.exchange.shared, tables, self._draws.of({}, batch), self._parties[0]
-        )
+        draws, shared = self._draws.of({}, batch), self.exchange.shared
+        self.ledger.add(batch, memory, shared.sums, tables, keeps=self.settings.keeps_rows)
+        wake_up(memory.team)
+        begin_program(memory, self._words, tables, draws)
+        run_program(memory, shared, self._words, self._parties[0], 0)
 
     def _party(self, thread: int, spins: int, first_head: int) -> Party:
         a = self.family.attention
@@ -242,7 +249,7 @@ class CpuDevice:
             selected=batch.selected,
             tables=pages.copy(),
             tiles=self._tiles[:tiles],
-            runs=batch.seen(),
+            runs=batch.table(),
             poisoned=np.full(len(batch.runs), CLEAN, np.int64),
             side=self._launches % 2,
         )
@@ -261,26 +268,41 @@ class CpuDevice:
         rows = m.floats[x.at : x.at + batch.rows * x.width].reshape(batch.rows, x.width)
         self.checkpoint.embed(batch.tokens, rows)
 
-    def _run(self, running: CpuRunning, thread: int) -> None:
-        """One thread's whole step."""
-        shared, party = self.exchange.shared, self._parties[thread]
-        stopped = run_program(self.memory, shared, running.tables, running.draws, party)
+    def _run(self, running: CpuRunning) -> None:
+        """The caller's share of a step, and the wait for the others."""
+        shared, party = self.exchange.shared, self._parties[0]
+        _, stopped = run_program(self.memory, shared, self._words, party, 0)
         if stopped >= 0:
             step = running.state.step
             raise RankLost(f"rank {self.rank} stopped in step {step}: {self.exchange.reason}")
+
+    def _share(self, thread: int) -> None:
+        """A worker's share of all steps that it has not seen, until it is to sleep."""
+        shared, party = self.exchange.shared, self._parties[thread]
+        wake_up(self.memory.team)
+        self._seen[thread], stopped = run_program(
+            self.memory, shared, self._words, party, self._seen[thread]
+        )
+        if stopped >= 0:
+            raise RankLost(f"rank {self.rank} stopped: {self.exchange.reason}")
 
     def _worker_failed(self, error: BaseException) -> None:
         self.exchange.abort(f"a thread of rank {self.rank} failed: {error!r}")
 
     def _count(self, running: CpuRunning, report: Report) -> None:
-        """Add the step's rows to the running sums; say them after each row, if asked."""
-        batch = running.batch
-        row_sums = self.memory.row_sums[: batch.rows]
-        shares = self.exchange.shared.sums[running.tables.side, :, : len(batch.selected)]
-        logit_sums: Sums = shares.sum(axis=0, dtype=np.uint64)
-        if running.every_row:
-            report.every_row = self.ledger.every_row(batch, row_sums, logit_sums)
-        self.ledger.add(batch, row_sums, logit_sums)
+        """Look at the step's rows, add them to the running sums, and say both, as it was asked."""
+        batch, tables, keeps = running.batch, running.tables, self.settings.keeps_rows
+        shares = self.exchange.shared.sums
+        if running.every_row and keeps:
+            logits: Sums = shares[tables.side, :, : len(batch.selected)].sum(0, np.uint64)
+            report.every_row = self.ledger.every_row(
+                batch, self.memory.row_sums[: batch.rows], logits
+            )
+        sound, sums = self.ledger.add(batch, self.memory, shares, tables, keeps=keeps)
+        if not sound:
+            note_flags(batch, self.memory, tables, report)
+        if keeps:
+            report.sums = sums
 
     def _table(self, state: State, stream: StreamId) -> NDArray[np.int32]:
         table: NDArray[np.int32] = state.tables[state.streams[stream].lane]

@@ -1,13 +1,13 @@
 """Running digests of one rank: of every page, and of every seated stream by part."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.device import EveryRow, Pair
-from ..core.digests import ZERO, add_pairs, sub_pairs
+from ..core.digests import SumTable, add_pairs
+from ..core.kernels.counting import HELD, OUT_OF_ORDER, SOUND, TOLD, count_rows
 from ..core.kernels.digest import PARTS, digest_rows
+from ..core.kernels.program_memory import RankMemory, StepTables
 from ..events.ids import StreamId
 from .batch import Batch
 
@@ -27,92 +27,98 @@ def token_sums(tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> Sums:
     return sums
 
 
-@dataclass(slots=True)
-class StreamSums:
-    """Cumulative sums over a stream's kept rows, and how many there are."""
-
-    rows: int = 0
-    row_sum: Pair = ZERO
-    logit_sum: Pair = ZERO
-    token_sum: Pair = ZERO
-
-
 class Ledger:
-    """pages [pages + reserved, 2]: the digest of the rows on each page; streams: by stream id."""
+    """Sums over the rows of each page [pages + reserved, 2], and over each stream's kept rows.
 
-    def __init__(self, pages: int, page_rows: int) -> None:
+    A seated stream's sums stand at its lane, `streams`: counted [lanes], its rows; held
+    [lanes, 3, 2], the digests of rows, logits and tokens.
+    """
+
+    def __init__(self, pages: int, page_rows: int, lanes: int) -> None:
         self.page_rows = page_rows
         self.pages: Sums = np.zeros((pages, 2), np.uint64)
-        self.streams: dict[StreamId, StreamSums] = {}
+        self.counted = np.zeros(lanes, np.int64)
+        self.held = np.zeros((lanes, len(HELD), 2), np.uint64)
+        self.streams: dict[StreamId, int] = {}
 
     def leased(self, pages: tuple[int, ...]) -> None:
         """These pages hold no rows."""
         self.pages[list(pages)] = 0
 
-    def begin(self, stream: StreamId) -> None:
+    def begin(self, stream: StreamId, lane: int) -> None:
         """A stream starts at row 0."""
-        self.streams[stream] = StreamSums()
+        self.streams[stream] = lane
+        self.counted[lane] = 0
+        self.held[lane] = 0
 
-    def resume(self, stream: StreamId, row_sum: Pair, tokens: list[int]) -> None:
+    def resume(self, stream: StreamId, lane: int, row_sum: Pair, tokens: list[int]) -> None:
         """A stream goes on after these tokens, whose rows sum to this."""
+        self.begin(stream, lane)
         ids, positions = np.array(tokens, np.int64), np.arange(len(tokens))
-        total = pair_of(token_sums(ids, positions).sum(axis=0, dtype=np.uint64))
-        self.streams[stream] = StreamSums(len(tokens), row_sum, ZERO, total)
+        self.counted[lane] = len(tokens)
+        self.held[lane, HELD.index("rows")] = row_sum
+        self.held[lane, HELD.index("tokens")] = token_sums(ids, positions).sum(
+            axis=0, dtype=np.uint64
+        )
 
     def forget(self, stream: StreamId) -> None:
         """A stream is gone."""
         self.streams.pop(stream, None)
 
-    def add(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> None:
-        """Count a step's rows; row_sums [rows, 2], logit_sums [selected, 2]: each row's digest."""
-        np.add.at(self.pages, batch.pages, row_sums)
-        rows, logits = row_sums.tolist(), logit_sums.tolist()
-        tokens = token_sums(batch.tokens, batch.positions).tolist()
-        at = 0
-        for run in batch.runs:
-            held = self.streams[run.stream]
-            assert held.rows == run.first, f"{run} does not follow row {held.rows}"
-            end = run.at + run.rows
-            held.rows += run.rows
-            held.row_sum = add_pairs(held.row_sum, *rows[run.at : end])
-            held.token_sum = add_pairs(held.token_sum, *tokens[run.at : end])
-            held.logit_sum = add_pairs(held.logit_sum, *logits[at : at + run.sampled])
-            at += run.sampled
+    def add(
+        self, batch: Batch, memory: RankMemory, shares: Sums, tables: StepTables, *, keeps: bool
+    ) -> tuple[bool, SumTable]:
+        """Count a step's rows, if sums are kept: (whether all are sound, its streams' sums after).
+
+        shares [2, parties, rows, 2]: what each party summed of the logits, on two sides in turn.
+        """
+        told = np.empty((len(batch.runs), len(TOLD), 2), np.uint64)
+        found = count_rows(
+            keeps, tables.runs, batch.tokens, batch.positions, batch.pages, memory.flags,
+            tables.poisoned, memory.row_sums, shares, tables.side, tables.tables, self.page_rows,
+            self.pages, self.counted, self.held, told,
+        )  # fmt: skip
+        assert found != OUT_OF_ORDER, f"{batch.runs} do not follow the rows before"
+        sums = SumTable([run.stream for run in batch.runs], TOLD, told)
+        assert len(sums) == len(told), f"a stream has two runs in {batch.runs}"
+        return found == SOUND, sums
 
     def every_row(self, batch: Batch, row_sums: Sums, logit_sums: Sums) -> EveryRow:
         """The sums after each row of a step that `add` is yet to count; every row is sampled."""
-        tokens = token_sums(batch.tokens, batch.positions)
-        every = EveryRow([], [], {"rows": [], "logits": [], "tokens": []}, [])
+        added = {
+            "rows": row_sums,
+            "logits": logit_sums,
+            "tokens": token_sums(batch.tokens, batch.positions),
+        }
+        every = EveryRow([], [], {part: [] for part in HELD}, [])
         for run in batch.runs:
-            held, own = self.streams[run.stream], slice(run.at, run.at + run.rows)
+            own = slice(run.at, run.at + run.rows)
             every.streams.append(run.stream)
             every.firsts.append(run.first)
-            every.sums["rows"].append(_after_each(held.row_sum, row_sums[own]))
-            every.sums["logits"].append(_after_each(held.logit_sum, logit_sums[own]))
-            every.sums["tokens"].append(_after_each(held.token_sum, tokens[own]))
+            for at, part in enumerate(HELD):
+                every.sums[part].append(_after_each(self.held[run.lane, at], added[part][own]))
         return every
+
+    def rows(self, stream: StreamId) -> int:
+        """The rows that a stream's sums are over."""
+        return int(self.counted[self.streams[stream]])
 
     def sums(self, stream: StreamId, table: NDArray[np.int32]) -> dict[str, Pair]:
         """A stream's sums by part; marks: the rows up to the last whole page."""
-        held = self.streams[stream]
-        marks = held.row_sum
-        if held.rows % self.page_rows:
-            last = int(table[held.rows // self.page_rows])
-            marks = sub_pairs(marks, pair_of(self.pages[last]))
-        return {
-            "rows": held.row_sum,
-            "marks": marks,
-            "logits": held.logit_sum,
-            "tokens": held.token_sum,
-        }
+        lane = self.streams[stream]
+        rows, whole = self.held[lane, HELD.index("rows")], int(self.counted[lane])
+        open_page = table[whole // self.page_rows] if whole % self.page_rows else None
+        marks = rows - self.pages[open_page] if open_page is not None else rows
+        sums = {part: pair_of(self.held[lane, at]) for at, part in enumerate(HELD)}
+        return {"rows": sums["rows"], "marks": pair_of(marks), **sums}
 
     def of_pages(self, pages: NDArray[np.int32]) -> Pair:
         """The digest of all rows on these pages, by their running sums."""
         return add_pairs(*(pair_of(self.pages[page]) for page in pages))
 
 
-def _after_each(before: Pair, added: Sums) -> Sums:
+def _after_each(before: Sums, added: Sums) -> Sums:
     """The running total after each row, modulo 2^64."""
     sums = np.cumsum(added, axis=0, dtype=np.uint64)
-    sums += np.array(before, np.uint64)
+    sums += before
     return sums

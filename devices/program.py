@@ -23,10 +23,10 @@ class Op(IntEnum):
     WRITE = 5  # qkv, width, layer
     ATTEND = 6  # layer, o, o stride, o column
     CHECK = 7  # layer
-    MEET = 8  # threads of the rank
+    MEET = 8  # all items of the op before are done
     GATHER = 9  # x, width, own first column, own last column; all ranks meet
     SUM_LOGITS = 10  # logits, width
-    SAMPLE = 11  # logits, width, turn
+    SAMPLE = 11  # logits, width
     END = 12  # all ranks meet
 
 
@@ -172,8 +172,7 @@ class Recorder:
         self._linear(codes, self._matrix([matrix]), logits, own[0], add=False)
         self._gather(logits, own, selected=True)
         self._op(Op.SUM_LOGITS, logits.at, logits.width, selected=True)
-        turn = self.family.attention.layers
-        self._op(Op.SAMPLE, logits.at, logits.width, turn, selected=True)
+        self._op(Op.SAMPLE, logits.at, logits.width, selected=True)
 
     def program(self) -> Program:
         """Record the family's forward pass and say what memory it needs."""

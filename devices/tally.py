@@ -1,14 +1,13 @@
 """What a rank says of a finished step: flags, poison, tokens, sums, and sums that do not hold."""
 
 from ..core.device import Break, Pair, Poisoned, Report
+from ..core.kernels.counting import CLEAN
 from ..core.kernels.program_memory import Draws, RankMemory, StepTables
 from ..core.state import State
 from ..events.ids import StreamId
 from .batch import Batch
 from .inspect import Inspector
 from .ledger import Ledger
-
-CLEAN = 2**62  # a run without poison
 
 
 def note_flags(batch: Batch, memory: RankMemory, tables: StepTables, report: Report) -> None:
@@ -35,20 +34,15 @@ def note_tokens(batch: Batch, draws: Draws, report: Report) -> None:
             report.every_row.tokens.append(draws.tokens[at - run.sampled : at])
 
 
-def note_sums(
-    state: State, batch: Batch, ledger: Ledger, inspector: Inspector | None, report: Report
-) -> None:
-    """The sums of the step's streams; with an inspector, of all, after summing their rows anew."""
-    streams = [run.stream for run in batch.runs]
-    if inspector is not None:
-        streams = [one for one in state.lanes if one is not None and one in ledger.streams]
+def note_all_sums(state: State, ledger: Ledger, inspector: Inspector, report: Report) -> None:
+    """The sums of every seated stream, and where its rows, summed anew, are not what they were."""
     sums: dict[StreamId, dict[str, Pair]] = {}
     report.sums = sums
-    for stream in streams:
+    for stream in state.lanes:
+        if stream is None or stream not in ledger.streams:
+            continue
         table = state.tables[state.streams[stream].lane]
-        sums[stream] = ledger.sums(stream, table)
-        if inspector is not None:
-            held = ledger.streams[stream]
-            found = inspector.sum(table, 0, held.rows)
-            if found != held.row_sum:
-                report.breaks.append(Break(stream, "rows", held.row_sum, found))
+        kept = sums[stream] = ledger.sums(stream, table)
+        found = inspector.sum(table, 0, ledger.rows(stream))
+        if found != kept["rows"]:
+            report.breaks.append(Break(stream, "rows", kept["rows"], found))

@@ -132,7 +132,9 @@ def twins(devices: Sequence[Device], digests: str) -> list[Device]:
         made.append(
             CpuDevice(
                 one.rank, one.world, one.threads, SPINS, replace(one.settings, digests=digests),
-                one.checkpoint, one.family, one.program, one.memory, one.exchange,
+                one.checkpoint, one.family, one.program,
+                one.memory._replace(team=one.exchange.meeting(), turns=one.memory.turns.copy()),
+                one.exchange,
                 one.model_digest,
             )
         )  # fmt: skip

@@ -67,11 +67,11 @@ def run(run: Run) -> None:
             apply(state, fact)
             facts.append(fact)
         run.ranks.send(run.step, facts, every_row=run.every_row)
-        first = run.tape.append(
-            run.step, commands, facts
-        )  # before the launch: nothing lags on a CPU
+        try:
+            running = run.device.launch(state, facts, every_row=run.every_row)
+        finally:  # a step that ends its device belongs on the tape too
+            first = run.tape.append(run.step, commands, facts)
         run.door.show(run.step, first, facts, state)
-        running = run.device.launch(state, facts, every_row=run.every_row)
         if expects_report(facts):
             run.source.put(run.step, running)
         run.step += 1

@@ -47,8 +47,9 @@ class Ranks:
 
     def reports(self, step: int, running: Running, state: State) -> list[Report]:
         """Wait for rank 0's own report and the followers', by rank. Raises RankLost."""
+        book = book_digest(state)  # first: the device may be computing
         mine = running.report()
-        mine.step, mine.book = step, book_digest(state)
+        mine.step, mine.book = step, book
         return [mine, *self._leader.collect(step)]
 
     def probe(self, rank: int, stream: StreamId, part: str, layer: int, rows: range) -> Pair:
@@ -91,8 +92,9 @@ class Ranks:
                     apply(state, fact)
                 running = device.launch(state, facts, every_row=self._every_row)
                 if expects_report(facts):
+                    book = book_digest(state)
                     report = running.report()
-                    report.step, report.book = step, book_digest(state)
+                    report.step, report.book = step, book
                     follower.report(report)
         except BaseException as error:  # the leader must hear of anything that ends a rank
             said = f"{type(error).__name__}: {error}"

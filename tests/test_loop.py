@@ -1,4 +1,4 @@
-"""The loop keeps its order: decided, applied, sent, durable, shown, launched."""
+"""The loop keeps its order: decided, applied, sent, launched, durable, shown, reported."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from .rig import arrive, opened_with
 
 
 class Witness:
-    """Recorder, door and device of a run, each writing down that it was called."""
+    """Recorder, door, device and step of a run, each writing down that it was called."""
 
     def __init__(self, device: Any, fails_at: int = -1) -> None:
         self.calls: list[str] = []
@@ -40,7 +40,12 @@ class Witness:
 
     def launch(self, state: Any, facts: Sequence[Any], *, every_row: bool = False) -> Any:
         self.calls.append("launch")
-        return self._device.launch(state, facts, every_row=every_row)
+        self._running = self._device.launch(state, facts, every_row=every_row)
+        return self
+
+    def report(self) -> Any:
+        self.calls.append("report")
+        return self._running.report()
 
 
 def witnessed(fails_at: int = -1) -> tuple[Run, Witness]:
@@ -53,7 +58,7 @@ def witnessed(fails_at: int = -1) -> tuple[Run, Witness]:
     return Run(state, decide, source, ranks, one, one, one), witness
 
 
-def test_nothing_is_shown_before_it_is_durable_nor_launched_before_it_is_shown() -> None:
+def test_nothing_is_shown_before_it_is_durable_nor_reported_before_it_is_shown() -> None:
     live, witness = witnessed()
 
     def ends(step: int, first_seq: int, facts: Sequence[Any], state: Any) -> None:
@@ -64,15 +69,32 @@ def test_nothing_is_shown_before_it_is_durable_nor_launched_before_it_is_shown()
     witness.show = ends  # type: ignore[method-assign]
     run(live)
     assert live.state.closed
-    assert len(witness.calls) % 3 == 0
-    turns = [witness.calls[at : at + 3] for at in range(0, len(witness.calls), 3)]
-    assert all(turn == ["append", "show", "launch"] for turn in turns)
+    first = [
+        "launch",
+        "append",
+        "show",
+    ]  # launched first: the device computes while the tape is written
+    turns = "".join(witness.calls).split("".join(first))
+    assert turns[0] == "" and set(turns[1:]) == {"report", ""}
     assert "rows_kept" in witness.shown
 
 
-def test_what_could_not_be_kept_is_neither_shown_nor_run() -> None:
+def test_what_could_not_be_kept_is_neither_shown_nor_heard_of() -> None:
     live, witness = witnessed(fails_at=2)
     with pytest.raises(TapeError):
         run(live)
-    assert witness.calls == ["append", "show", "launch", "append"]
+    assert witness.calls == ["launch", "append", "show", "report", "launch", "append"]
     assert "rows_kept" not in witness.shown
+
+
+def test_a_step_that_ends_its_device_is_on_the_tape() -> None:
+    live, witness = witnessed()
+
+    def dies(state: Any, facts: Sequence[Any], *, every_row: bool = False) -> Any:
+        raise ValueError("a bit fell out")
+
+    witness.launch = dies  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="a bit fell out"):
+        run(live)
+    assert witness.calls == ["append"]
+    assert witness.shown == []

@@ -13,8 +13,9 @@ RankMemory = namedtuple(
 )
 # What ranks share: the meeting of all threads of all ranks, and two sides of columns and of sums.
 Shared = namedtuple("Shared", "group columns sums")
-# A step's tables, as devices/batch.py makes them; side: 0 and 1 in turn. runs [n, 2]: lane and rows
-# seen of each run; poisoned [n]: position << 12 | digest layer of its first poisoned row.
+# A step's tables, as devices/batch.py makes them; side: 0 and 1 in turn. runs [n, 5]: lane, rows
+# seen, first batch row, rows and sampled rows of each run; poisoned [n]: position << 12 | digest
+# layer of its first poisoned row.
 StepTables = namedtuple("StepTables", "positions lanes selected tables tiles runs poisoned side")
 # How each selected row is sampled, a column each, as devices/draws.py makes it.  floats [5, rows]:
 # temperature, top_p, repetition, frequency, presence.  whole [4, rows]: top_k, seed, choice, row of

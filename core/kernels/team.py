@@ -1,5 +1,6 @@
-"""How the threads of one process meet inside compiled code, and how they are told to give up."""
+"""How the threads of one process meet inside compiled code, share work and are told to give up."""
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -8,8 +9,12 @@ from numba.np.arrayobj import make_array
 
 from .registry import inner
 
-WORDS = 16  # int64 words of a meeting: two lines of the cache, so that spinning stays apart
-ARRIVED, ABORT = 0, 8
+i64 = np.int64
+# int64 words of a meeting: two lines of the cache, so that spinning stays apart.
+WORDS = 16
+ARRIVED, INSIDE, STEP, SLEEPING, MET, ABORT = 0, 1, 2, 3, 4, 8
+CLOSED = 1 << 32  # added to INSIDE while no step is under way
+IDLE_TURNS = 20_000  # times that a worker gives its core away before it goes to sleep
 
 
 def _pointer(context, builder, signature, args):
@@ -99,6 +104,97 @@ def meet(words, parties, spins):
         else:
             give_way()
     return load(words, ABORT) == 0
+
+
+@inner
+def wait_for(words, index, goal, meeting, spins):
+    """Wait until words[index] is at least `goal`; False if the meeting was aborted."""
+    turns = 0
+    while load(words, index) < goal:
+        if load(meeting, ABORT) != 0:
+            return False
+        turns += 1
+        if turns < spins:
+            pause()
+        else:
+            give_way()
+    return load(meeting, ABORT) == 0
+
+
+@inner
+def new_team(words, workers):
+    """No step is under way, and every worker sleeps."""
+    words[:] = 0
+    words[INSIDE], words[SLEEPING] = CLOSED, workers
+
+
+@inner
+def wake_up(words):
+    """A worker that slept goes on."""
+    fetch_add(words, SLEEPING, -1)
+
+
+@inner
+def open_step(words):
+    """Let workers into a step that is ready; whether some of them sleep and must be woken."""
+    fetch_add(words, INSIDE, -CLOSED)
+    fetch_add(words, STEP, 1)
+    return fetch_add(words, SLEEPING, 0) != 0
+
+
+@inner
+def close_step(words, spins):
+    """Let nobody in any more and wait until all who came are out; False if it was aborted.
+
+    Whoever is inside has taken something, or is about to see that nothing is left.
+    """
+    fetch_add(words, INSIDE, CLOSED)
+    turns = 0
+    while load(words, INSIDE) != CLOSED:
+        if load(words, ABORT) != 0:
+            return False
+        turns += 1
+        if turns < spins:
+            pause()
+        else:
+            give_way()
+    return load(words, ABORT) == 0
+
+
+@inner
+def enter_step(words, seen, spins):
+    """Wait for a step after the one `seen` and go in; its number, or -1 to sleep until woken.
+
+    Whoever finds nothing to do for long says that it sleeps and looks once more: a step that was
+    opened meanwhile is either seen here, or its opener has seen the sleeper.
+    """
+    turns = 0
+    while load(words, ABORT) == 0:
+        step = load(words, STEP)
+        if step > seen:
+            if fetch_add(words, INSIDE, 1) < CLOSED:
+                return step
+            fetch_add(words, INSIDE, -1)  # it is over: others did all of it
+            seen = step
+        turns += 1
+        if turns < spins:
+            pause()
+        elif turns < spins + IDLE_TURNS:
+            give_way()
+        else:
+            fetch_add(words, SLEEPING, 1)
+            if fetch_add(words, STEP, 0) == seen:
+                return i64(-1)
+            fetch_add(words, SLEEPING, -1)
+            turns = 0
+    fetch_add(words, SLEEPING, 1)
+    return i64(-1)
+
+
+@inner
+def leave_step(words):
+    """Nothing is left that this thread could do in the step."""
+    fetch_add(words, INSIDE, -1)
 
 
 @inner
