@@ -178,6 +178,12 @@ def test_text_config_alone_dense_layers_by_count_and_words_for_the_head_too() ->
     assert glm_sizes(tiny_glm.config(**counted, indexer_types=["full"] * 4)) == sizes
 
 
+def test_end_tokens_are_several_one_or_none_and_the_list_of_all_counts_first() -> None:
+    assert glm_sizes(tiny_glm.config(eos_token_id=3)).ends == (3,)
+    assert glm_sizes(tiny_glm.config(eos_token_id=None)).ends == ()
+    assert glm_sizes(tiny_glm.config(eos_token_id=[3, 1, 3], eos_token_ids=(5, 4))).ends == (5, 4)
+
+
 def test_floats_are_float32_values() -> None:
     sizes = glm_sizes(tiny_glm.config())
     assert (sizes.eps, sizes.hc_eps) == (9.999999747378752e-06, 9.999999974752427e-07)

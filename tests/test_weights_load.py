@@ -176,17 +176,27 @@ def test_any_cut_is_packed_where_the_program_says_and_has_the_same_digest(
     assert told[-1] == (total, total) and [done for done, _ in told] == sorted(d for d, _ in told)
 
 
-def test_rows_of_many_pieces_cut_beside_their_borders() -> None:
+ROWS = 2 * ROWS_AT_ONCE + 37
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        [3, ROWS_AT_ONCE - 1, ROWS_AT_ONCE + 5, 2 * ROWS_AT_ONCE + 1],
+        [3],
+        [ROWS_AT_ONCE - 16, 2 * ROWS_AT_ONCE - 7],
+    ],
+)
+def test_rows_of_many_pieces_cut_beside_their_borders(inner: list[int]) -> None:
     """Pieces begin at multiples of ROWS_AT_ONCE; here blocks of a rank begin elsewhere."""
     rng = np.random.default_rng(1)
-    rows = 2 * ROWS_AT_ONCE + 37
-    held = Held({"m": rng.standard_normal((rows, 8), np.float32)})
-    borders = [0, 3, ROWS_AT_ONCE - 1, ROWS_AT_ONCE + 5, 2 * ROWS_AT_ONCE + 1, rows]
-    programs = [program([(8, [("m", span)])], []) for span in itertools.pairwise(borders)]
-    weights, digest, _ = load(held, {"m": (rows, 8)}, programs)
+    held = Held({"m": rng.standard_normal((ROWS, 8), np.float32)})
+    spans = itertools.pairwise([0, *inner, ROWS])
+    programs = [program([(8, [("m", span)])], []) for span in spans]
+    weights, digest, _ = load(held, {"m": (ROWS, 8)}, programs)
     assert held.most == ROWS_AT_ONCE  # memory beside the weights does not grow with the model
     assert_packed(programs, weights, held)
-    assert digest == load(held, {"m": (rows, 8)}, [program([], [])])[1]
+    assert digest == load(held, {"m": (ROWS, 8)}, [program([], [])])[1]
 
 
 def test_the_digest_of_more_tensors_than_a_layer_has_places() -> None:
