@@ -184,6 +184,70 @@ def audit(
     raise typer.Exit(run_audit(tape, run=run, as_json=as_json))
 
 
+@app.command()
+def plan(
+    model: Annotated[
+        str, typer.Argument(help="glm-5.3-flash, smollm2, a .gguf file, a directory's config.json")
+    ],
+    room: Annotated[
+        str, typer.Option(help="after weights and reserve, a rank: 15.25GiB, 9728MiB or bytes")
+    ] = "",
+    memory: Annotated[str, typer.Option(help="of a device, weights still to come: 141GB")] = "",
+    reserve: Annotated[str, typer.Option(help="of --memory; by default 1/32, at least 1GiB")] = "",
+    tp: Annotated[int, typer.Option(min=1, max=64, help="ranks")] = 1,
+    context: Annotated[int, typer.Option(min=0, help="rows a stream may have; 0: the most")] = 0,
+    parallel: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 8,
+    kv_pages: Annotated[str, typer.Option(help="auto, on or off; else TF_KV_PAGES")] = "",
+    kv_cache: Annotated[str, typer.Option(help="rows of 16 bits, or fp8")] = "16",
+    prompt_cache_gib: Annotated[
+        str, typer.Option(help="kept prompts beside the pages, in GiB; by default 16")
+    ] = "",
+    share: Annotated[
+        str, typer.Option(help="kept states on shared pages, 0: none; else TF_GLM_KV_SHARE")
+    ] = "",
+    spare_to: Annotated[
+        str, typer.Option(help="with --share: free leaves the prompt cache's bytes free, or pages")
+    ] = "free",
+    fixed: Annotated[
+        str, typer.Option(help="what a stream keeps beside its rows: 180MiB; by default our own")
+    ] = "",
+    mtp_drafts: Annotated[
+        int, typer.Option(min=-1, max=4, help="drafts a round; -1: one, where there is a head")
+    ] = -1,
+    order: Annotated[
+        str, typer.Option(help="proposed: whole windows first; today: the prompt cache first")
+    ] = "proposed",
+    what_fits: Annotated[
+        bool, typer.Option("--what-fits", help="the largest values and the flags that would do")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show who would get how much memory at start, without loading a weight."""
+    from .replay.plan_asked import PlanOptions
+    from .replay.plan_command import run_plan
+
+    options = PlanOptions(
+        model=model,
+        room=room,
+        memory=memory,
+        reserve=reserve,
+        world=tp,
+        context=context,
+        lanes=parallel,
+        kv_pages=kv_pages,
+        kv_cache=kv_cache,
+        prompt_cache_gib=prompt_cache_gib,
+        share=share,
+        fixed=fixed,
+        drafts=None if mtp_drafts < 0 else mtp_drafts,
+        order=order,
+        spare_to=spare_to,
+        what_fits=what_fits,
+        as_json=as_json,
+    )
+    raise typer.Exit(run_plan(options, os.environ))
+
+
 trace = typer.Typer(no_args_is_help=True, help="Tapes as files.")
 app.add_typer(trace, name="trace")
 

@@ -287,6 +287,30 @@ def test_a_room_without_one_window_names_the_longest_that_fits() -> None:
         plan(replace(of, room_bytes=-GIB))
 
 
+def test_a_refusal_names_numbers_that_do_not_fit_where_only_whole_pages_are_too_many() -> None:
+    sizes = Sizes(512, 2 * MIB, 0, 0)  # a page of 1 GiB, a window of 2 GiB in 3 pages
+    of = replace(wanted(room("8.5"), 1024, 3, sizes), paged=False)
+    with pytest.raises(PlanRefused, match=r"needs 6\.00 GiB .* leaves 5\.50 GiB: .* --parallel 2,"):
+        plan(of)
+
+
+def test_a_small_cache_says_how_long_a_state_it_holds() -> None:
+    of = wanted(room("15.256"), 1024 * K, 8)
+    cache = plan(of).cache_bytes
+    longest = (cache - FIXED_180) // 13_056
+    assert notes(of, plan(of)) == [
+        "the prompt cache gets 1.23 GiB of 16.00 GiB: room for a kept state of"
+        f" {longest} tokens at most"
+    ]
+    assert notes(replace(of, cache_bytes=cache), plan(replace(of, cache_bytes=cache))) == []
+    shared = replace(of, share=4)
+    assert notes(shared, plan(shared)) == []
+    none = wanted(2_056 * PAGE + 7 * FIXED_180 + MIB, 1024 * K, 8)
+    assert notes(none, plan(none))[0].endswith(
+        "0.00 GiB of 16.00 GiB: room for no kept state at all"
+    )
+
+
 def test_a_lone_request_of_the_whole_context_has_its_window_whatever_the_lanes() -> None:
     for lanes in (1, 2, 8, 30):
         for order in ("today", "proposed"):
