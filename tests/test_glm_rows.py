@@ -33,7 +33,8 @@ class Golden:
 
     def __init__(self, name: str) -> None:
         def floats(key: str) -> NDArray[np.float32]:
-            return VECTORS[f"{name}_{key}"].view(f32)
+            patterns: NDArray[np.uint32] = VECTORS[f"{name}_{key}"]
+            return patterns.view(f32)
 
         self.kv, self.ik, self.ig, self.ape, self.iw = map(floats, ("kv", "ik", "ig", "ape", "iw"))
         self.o, self.wscale, self.scale = floats("o"), floats("wsc")[()], floats("scale")[()]
