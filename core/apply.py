@@ -6,6 +6,7 @@ from typing import Any
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE
+from .digests import StreamSums
 from .state import NO_LANE, KeptState, Phase, State, Stream
 
 
@@ -159,29 +160,31 @@ def _prompt_step_run(state: State, fact: f.PromptStepRun) -> None:
 
 
 def _round_run(state: State, fact: f.RoundRun) -> None:
+    decoding = Phase.DECODING
     for lane in fact.lanes:
         stream = state.in_lane(lane)
-        assert stream.phase is Phase.DECODING, f"stream {stream.stream} is {stream.phase}"
+        assert stream.phase is decoding, f"stream {stream.stream} is {stream.phase}"
         assert stream.rows == len(stream.tokens) - 1, "a round needs one pending token"
         stream.marks = []
 
 
 def _rows_kept(state: State, fact: f.RowsKept) -> None:
-    for at, stream_id in enumerate(fact.streams):
-        stream = state.streams.get(stream_id)
-        if stream is None:  # finished between the launch and its outcome
-            continue
-        stream.tokens.extend(fact.tokens[fact.starts[at] : fact.starts[at + 1]])
-        stream.rows = len(stream.tokens) - 1
+    streams, new, first = state.streams, fact.tokens, fact.starts[0]
+    for stream_id, last in zip(fact.streams, fact.starts[1:], strict=True):
+        if stream_id in streams:  # otherwise it finished between the launch and its outcome
+            stream = streams[stream_id]
+            tokens = stream.tokens
+            tokens += new[first:last]
+            stream.rows = len(tokens) - 1
+        first = last
 
 
 def _step_closed(state: State, fact: f.StepClosed) -> None:
     state.step = fact.step + 1
-    parts = tuple(fact.digests.parts.items())
-    for at, stream_id in enumerate(fact.digests.streams):
-        stream = state.streams.get(stream_id)
-        if stream is not None:
-            stream.sums = {part: sums[at] for part, sums in parts}
+    streams, digests = state.streams, fact.digests
+    for at, stream_id in enumerate(digests.streams):
+        if stream_id in streams:
+            streams[stream_id].sums = StreamSums(digests, at)
 
 
 def _request_finished(state: State, fact: f.RequestFinished) -> None:

@@ -10,32 +10,29 @@ _PHASES = {phase: at for at, phase in enumerate(Phase)}
 
 def book_digest(state: State) -> str:
     """32 hex digits over holders, promises, tables, streams, the queue and the kept states."""
-    hasher = blake2b(digest_size=16)
-    hasher.update(state.book.leases.data)
-    hasher.update(state.book.kept.data)
-    counts = array("q", [state.book.promised, state.next_stream, state.next_state, state.clock])
-    tables, width = state.tables.tobytes(), state.tables.strides[0]
+    book, tables = state.book, state.tables.tobytes()
+    width, word = state.tables.strides[0], state.tables.itemsize
+    held: list[bytes] = [book.leases.tobytes(), book.kept.tobytes()]
+    counts = [book.promised, state.next_stream, state.next_state, state.clock]
     for stream in state.streams.values():
-        counts.extend(
-            (
-                stream.stream,
-                stream.lane,
-                _PHASES[stream.phase],
-                stream.rows,
-                len(stream.tokens),
-                stream.tokens[-1],
-                stream.promise,
-                stream.pages,
-                stream.kept_pages,
-                stream.state,
-            )
+        tokens, lane, pages = stream.tokens, stream.lane, stream.pages
+        counts += (
+            stream.stream,
+            lane,
+            _PHASES[stream.phase],
+            stream.rows,
+            len(tokens),
+            tokens[-1],
+            stream.promise,
+            pages,
+            stream.kept_pages,
+            stream.state,
         )
-        if stream.pages:
-            first = stream.lane * width
-            hasher.update(tables[first : first + stream.pages * state.tables.itemsize])
-    counts.extend(state.queue)
+        if pages:
+            held.append(tables[lane * width : lane * width + pages * word])
+    counts += state.queue
     for kept in state.kept.values():
-        counts.extend((kept.state, kept.mark, kept.used, kept.hit))
-        counts.extend(kept.pages)
-    hasher.update(counts)
-    return hasher.hexdigest()
+        counts += (kept.state, kept.mark, kept.used, kept.hit)
+        counts += kept.pages
+    held.append(array("q", counts).tobytes())
+    return blake2b(b"".join(held), digest_size=16).hexdigest()

@@ -1,6 +1,7 @@
 """Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from struct import pack
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..events.ids import StreamId
+from ..events.records import Digests
 
 Pair = tuple[int, int]
 
@@ -69,11 +71,39 @@ class SumTable(Mapping[StreamId, dict[str, Pair]]):
 
     def texts(self) -> tuple[tuple[StreamId, ...], dict[str, tuple[str, ...]]]:
         """The streams ascending, and by part, as the tape orders them, each one's 32 digits."""
-        streams = sorted(self._at)
-        order = [self._at[stream] for stream in streams]
-        words = self._words if order == list(range(len(self._words))) else self._words[order]
-        texts = words.astype(">u8").tobytes().hex("-", 16).split("-")
-        count = len(self._parts)
+        names, columns = _tape_order(tuple(self._parts))
+        streams, count, words = sorted(self._at), len(self._at), self._words
+        if streams != list(self._at):
+            words = words[[self._at[stream] for stream in streams]]
+        by_part = words.transpose(1, 0, 2)[columns].astype(">u8")
+        texts = by_part.tobytes().hex("-", 16).split("-")
+        firsts = range(0, count * len(names), count)
         return tuple(streams), {
-            part: tuple(texts[self._parts.index(part) :: count]) for part in sorted(self._parts)
+            name: tuple(texts[first : first + count])
+            for name, first in zip(names, firsts, strict=True)
         }
+
+
+@lru_cache
+def _tape_order(parts: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """The parts ascending, as the keys of a map stand on the tape, and where each is found."""
+    names = sorted(parts)
+    return tuple(names), np.array([parts.index(name) for name in names], np.intp)
+
+
+class StreamSums(Mapping[str, str]):
+    """One stream's 32 digits by part, as a step's digests hold them for all of its streams."""
+
+    __slots__ = ("_at", "_parts")
+
+    def __init__(self, digests: Digests, at: int) -> None:
+        self._parts, self._at = digests.parts, at
+
+    def __getitem__(self, part: str) -> str:
+        return self._parts[part][self._at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)

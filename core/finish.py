@@ -6,6 +6,7 @@ from hashlib import sha256
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
+from ..events.records import known
 from .keep import keep
 from .state import NO_LANE, Phase, State, Stream
 
@@ -13,8 +14,21 @@ from .state import NO_LANE, Phase, State, Stream
 def device_done(state: State, done: c.DeviceDone) -> Iterator[AnyFact]:
     """Keep a step's tokens, close it, and finish the replies that it completed."""
     if done.streams:
-        yield f.RowsKept(streams=done.streams, starts=done.starts, tokens=done.tokens)
-    yield f.StepClosed(step=done.step, digests=done.digests, book=done.book, flagged=done.flagged)
+        yield known(
+            f.RowsKept,
+            kind="rows_kept",
+            streams=done.streams,
+            starts=done.starts,
+            tokens=done.tokens,
+        )
+    yield known(
+        f.StepClosed,
+        kind="step_closed",
+        step=done.step,
+        digests=done.digests,
+        book=done.book,
+        flagged=done.flagged,
+    )
     for stream_id in done.flagged:
         if stream_id in state.streams:
             yield from finish(state, state.streams[stream_id], "fault")
@@ -26,10 +40,11 @@ def device_done(state: State, done: c.DeviceDone) -> Iterator[AnyFact]:
 
 def _complete(stream: Stream) -> str:
     """Why a reply ends with its last token, "" while it does not."""
-    request, tokens = stream.request, stream.new_tokens
-    if tokens > 0 and not request.ignore_eos and stream.tokens[-1] in request.eos:
+    request = stream.request
+    new = len(stream.tokens) - len(request.prompt)
+    if new > 0 and not request.ignore_eos and stream.tokens[-1] in request.eos:
         return "stop"
-    return "length" if 0 < tokens >= request.max_new else ""
+    return "length" if 0 < new >= request.max_new else ""
 
 
 def stop_matched(state: State, command: c.StopMatched) -> Iterator[AnyFact]:

@@ -19,7 +19,7 @@ def keep_due(state: State) -> Iterator[AnyFact]:
         if stream_id is None:
             continue
         stream = state.streams[stream_id]
-        for mark in tuple(stream.marks):
+        for mark in tuple(stream.marks) if stream.marks else ():
             if mark <= stream.rows and stream.sums:
                 yield from keep(state, stream, mark)
 

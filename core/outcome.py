@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from ..events import commands as c
 from ..events.commands import AnyCommand
-from ..events.ids import Rank, StreamId, Token
-from ..events.records import Digests, FamilyRules
+from ..events.ids import Rank, StreamId
+from ..events.records import Digests, FamilyRules, known
 from .device import Ack, Pair, Report
 from .digests import SumTable, add_pairs, pair_hex, pairs_hex
 
@@ -28,8 +27,7 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
     lead = reports[0]
     if len(reports) == 1 and isinstance(lead.sums, SumTable) and lead.sums:
         streams, parts = lead.sums.texts()
-        # Not validated: these are digits already, and there are many of them in every step.
-        return Digests.model_construct(streams=streams, parts=parts, ranks={})
+        return known(Digests, streams=streams, parts=parts, ranks={})
     streams = tuple(sorted(lead.sums))
     held = [[report.sums[stream] for report in reports] for stream in streams]
     named = [part for part in sorted(rules.parts) if held and part in held[0][0]]
@@ -65,13 +63,15 @@ def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[P
 def commands_of(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[AnyCommand]:
     """What a step's reports tell: its outcome, answers to resumes, broken sums, poison."""
     lead = reports[0]
-    flagged = sorted({stream for report in reports for stream in report.flagged})
-    done = c.DeviceDone(
+    flagged = {stream for report in reports for stream in report.flagged}
+    done = known(
+        c.DeviceDone,
+        kind="device_done",
         step=lead.step,
         streams=tuple(lead.streams),
         starts=tuple(lead.starts),
-        tokens=cast(tuple[Token, ...], tuple(lead.tokens)),
-        flagged=tuple(flagged),
+        tokens=tuple(lead.tokens),
+        flagged=tuple(sorted(flagged)),
         digests=digests_of(rules, reports),
         book=book,
     )

@@ -1,5 +1,6 @@
 """State: what the engine knows. Plain values, changed only by `apply`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -45,7 +46,7 @@ class Stream:
     marks: list[int] = field(default_factory=list)
     state: StateId = NO_STATE
     cached: int = 0
-    sums: dict[str, str] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def prompt_tokens(self) -> int:

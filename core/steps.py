@@ -4,32 +4,35 @@ from collections.abc import Iterator
 
 from ..events import facts as f
 from ..events.facts import AnyFact
+from ..events.records import known
 from .state import Phase, State, Stream
 
 
 def next_step(state: State) -> Iterator[AnyFact]:
     """Lease what the step's rows need and say which rows run; prompts oldest first."""
+    rules, prompting, pending = state.opened.rules, [], []
+    for stream_id in state.lanes:
+        if stream_id is None:
+            continue
+        stream = state.streams[stream_id]
+        if stream.phase is Phase.PROMPTING:
+            prompting.append(stream)
+        elif stream.phase is Phase.DECODING and stream.rows == len(stream.tokens) - 1:
+            pending.append(stream)
     budget = state.opened.prompt_rows
-    seated = [state.streams[stream] for stream in state.lanes if stream is not None]
-    lanes = [stream.lane for stream in seated if _has_pending(stream)]
-    for stream in sorted(seated, key=lambda stream: stream.stream):
-        if stream.phase is Phase.PROMPTING and budget > 0:
+    for stream in sorted(prompting, key=lambda stream: stream.stream):
+        if budget > 0:
             rows = min(budget, _rows_to_next_cut(state, stream))
             budget -= rows
             yield from lease(state, stream, stream.rows + rows)
             yield f.PromptStepRun(stream=stream.stream, first=stream.rows, rows=rows)
-    if lanes:
-        page_rows = state.opened.rules.page_rows
-        for lane in lanes:
-            stream = state.in_lane(lane)
-            rows = stream.rows + window_rows(state, stream)
-            if rows > stream.pages * page_rows:
-                yield from lease(state, stream, rows)
-        yield f.RoundRun(lanes=tuple(lanes))
-
-
-def _has_pending(stream: Stream) -> bool:
-    return stream.phase is Phase.DECODING and stream.rows == len(stream.tokens) - 1
+    for stream in pending:
+        rows = stream.rows + window_rows(state, stream)
+        if rows > stream.pages * rules.page_rows:
+            yield from lease(state, stream, rows)
+    if pending:
+        lanes = tuple([stream.lane for stream in pending])
+        yield known(f.RoundRun, kind="round_run", lanes=lanes)
 
 
 def window_rows(state: State, stream: Stream) -> int:

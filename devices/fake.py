@@ -164,9 +164,9 @@ class FakeDevice:
         streams: list[Stream] = []
         for fact in facts:
             if isinstance(fact, f.RoundRun):
-                for lane in fact.lanes:
-                    streams.append(state.in_lane(lane))
-                    entries.append(self._window(streams[-1], _end(entries)))
+                seated = [state.in_lane(lane) for lane in fact.lanes]
+                streams += seated
+                self._windows(seated, entries)
             elif isinstance(fact, f.PromptStepRun):
                 streams.append(state.streams[fact.stream])
                 entries.append(self._prompt_rows(streams[-1], fact, _end(entries)))
@@ -176,16 +176,19 @@ class FakeDevice:
             self._step(state, streams, entries, report, every_row)
         return report
 
-    def _window(self, stream: Stream, at: int) -> Entry:
-        """A pending token and its drafts: no more than the reply needs and the pages hold."""
-        first, lane, request = len(stream.tokens) - 1, stream.lane, stream.request
-        assert first == self._rows[lane], f"row {first} is next, {self._rows[lane]} are here"
-        prompt = len(request.prompt)
-        count = 1 + (self._rules.drafts if request.draft else 0)
-        leased = stream.pages * self._rules.page_rows - first
-        count = min(count, request.max_new + prompt - len(stream.tokens), leased)
-        assert count > 0, f"stream {stream.stream} has no row to run at {first}"
-        return lane, first, count, 1, prompt, at, -1, 0
+    def _windows(self, streams: list[Stream], entries: list[Entry]) -> None:
+        """Pending tokens and their drafts: no more than a reply needs and its pages hold."""
+        at, drafts, page_rows = _end(entries), self._rules.drafts, self._rules.page_rows
+        for stream in streams:
+            lane, request, tokens = stream.lane, stream.request, len(stream.tokens)
+            first, prompt = tokens - 1, len(request.prompt)
+            assert first == self._rows[lane], f"row {first} is next, {self._rows[lane]} are here"
+            wanted = request.max_new + prompt - tokens
+            leased = stream.pages * page_rows - first
+            count = min(1 + drafts if request.draft else 1, wanted, leased)
+            assert count > 0, f"stream {stream.stream} has no row to run at {first}"
+            entries.append((lane, first, count, 1, prompt, at, -1, 0))
+            at += count
 
     def _prompt_rows(self, stream: Stream, fact: f.PromptStepRun, at: int) -> Entry:
         lane, last = stream.lane, fact.first + fact.rows
@@ -282,9 +285,9 @@ class FakeDevice:
         batch = self._batch = self._batch.fitting(entries, streams)
         if self._shape.pattern:
             self._memory.saved[:] = self._memory.scratch[:] = self._shape.pattern
-        waves = max(entry[2] if entry[3] else 1 for entry in entries)
-        lanes = [entry[0] for entry in entries if self._samplers[entry[0]] is not None]
-        if self._world == 1 and not lanes:
+        waves = max([entry[2] if entry[3] else 1 for entry in entries])
+        greedy = not any([self._samplers[entry[0]] for entry in entries])
+        if self._world == 1 and greedy:
             self._run(state, batch, 0, waves, FORWARD | DRAW | DRAFT | SETTLE, every_row)
         else:
             self._by_waves(state, batch, waves, every_row)
@@ -324,24 +327,26 @@ class FakeDevice:
     def _tell(self, streams: list[Stream], batch: Batch, report: Report) -> None:
         """Tokens, sums, flags and poison of a step."""
         drawn = batch.rows[:, DRAWN].tolist()
-        poisoned = self._shape.pattern and self._memory.poisoned[:, 0].any()
         if self._shape.digests:
             words = self._memory.sums[batch.entries[:, :1], self._columns]
             report.sums = SumTable([one.stream for one in streams], self._parts, words)
-        for i, (lane, first, _, window, _, at, following, kept) in enumerate(
-            batch.entries.tolist()
+        entries = batch.entries.tolist()
+        tokens, starts, rows = report.tokens, report.starts, self._rows
+        for stream, (lane, first, _, window, _, at, following, kept) in zip(
+            streams, entries, strict=True
         ):
-            stream = streams[i].stream
-            self._rows[lane] = first + kept
+            rows[lane] = first + kept
             if window or following < 0:
-                report.streams.append(stream)
-                report.tokens.extend(drawn[at if window else at + kept - 1 : at + kept])
-                report.starts.append(len(report.tokens))
-            if poisoned and self._memory.poisoned[lane, 0]:
-                layer, position = self._memory.poisoned[lane, 1:].tolist()
-                report.poisoned.append(Poisoned(stream, layer, position))
-            if stream in self.flag:
-                report.flagged.append(stream)
+                report.streams.append(stream.stream)
+                tokens += drawn[at if window else at + kept - 1 : at + kept]
+                starts.append(len(tokens))
+        if self.flag:
+            report.flagged += [one.stream for one in streams if one.stream in self.flag]
+        if self._shape.pattern and self._memory.poisoned[:, 0].any():
+            for stream, (lane, *_) in zip(streams, entries, strict=True):
+                found, layer, position = self._memory.poisoned[lane].tolist()
+                if found:
+                    report.poisoned.append(Poisoned(stream.stream, layer, position))
 
     # --- checks ----------------------------------------------------------------------------------
 

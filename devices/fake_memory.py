@@ -17,6 +17,7 @@ from ..core.kernels.fake_memory import (
     POOL,
     RING,
     ROW_WORDS,
+    TOKEN,
     WIDTH,
     Shape,
 )
@@ -130,11 +131,14 @@ class Batch:
         if len(self.entries) != len(entries) or len(self.rows) != lines:
             batch = batch_of(len(entries), lines, self.logits.shape[1])
         batch.entries[:] = entries
-        for (_, first, count, window, _, at, _, _), stream in zip(entries, streams, strict=True):
+        given: list[int] = []
+        for (_, first, count, window, _, _, _, _), stream in zip(entries, streams, strict=True):
             if window:
-                batch.rows[at, 0] = stream.tokens[-1]
+                given.append(stream.tokens[-1])
+                given += [0] * (count - 1)  # drafted as the step goes
             else:
-                batch.rows[at : at + count, 0] = stream.tokens[first : first + count]
+                given += stream.tokens[first : first + count]
+        batch.rows[:, TOKEN] = given
         return batch
 
     def each_row(self, streams: list[StreamId], columns: dict[str, int]) -> EveryRow:

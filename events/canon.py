@@ -38,8 +38,8 @@ def encode(record: Record, content: dict[str, bytes] | None = None) -> bytes:
             references[field] = content_name(data)
             content[references[field]] = data
         record = record.model_copy(update=dict.fromkeys(large, ()))
-    if _MAPS[type(record)]:
-        record = _in_order(record)
+    for path in _MAPS[type(record)]:
+        record = _in_order(record, path)
     try:
         body = record.__pydantic_serializer__.to_json(record, warnings="error")
     except PydanticSerializationError as error:
@@ -141,18 +141,19 @@ def _in_place(model: type[Record], body: bytes, resolve: Resolver | None) -> byt
     return body
 
 
-def _in_order(record: Record) -> Record:
-    """The record with the keys of its maps ascending, so that equal records have equal bytes."""
-    changed: dict[str, Any] = {}
-    for field in _MAPS[type(record)]:
-        value = getattr(record, field)
-        if isinstance(value, Record):
-            ordered: Any = _in_order(value)
-        else:
-            ordered = value if list(value) == sorted(value) else dict(sorted(value.items()))
-        if ordered is not value:
-            changed[field] = ordered
-    return record.model_copy(update=changed) if changed else record
+def _in_order(record: Record, path: tuple[str, ...]) -> Record:
+    """The record with a map's keys ascending, so that equal records have equal bytes."""
+    value: Any = record
+    for field in path:
+        value = getattr(value, field)
+    return record if [*value] == sorted(value) else _put(record, path, dict(sorted(value.items())))
+
+
+def _put(record: Record, path: tuple[str, ...], value: Any) -> Record:
+    field, *rest = path
+    if rest:
+        value = _put(getattr(record, field), tuple(rest), value)
+    return record.model_copy(update={field: value})
 
 
 def _check_int64(value: Any, body: bytes) -> None:
@@ -182,21 +183,22 @@ class _LargeFields(dict[type[Record], tuple[str, ...]]):
         return self[model]
 
 
-class _MapFields(dict[type[Record], tuple[str, ...]]):
-    """By record class, the written fields that are maps, or records that hold some."""
+class _MapFields(dict[type[Record], tuple[tuple[str, ...], ...]]):
+    """By record class, the ways to the maps that are written: a field, or fields of its fields."""
 
-    def __missing__(self, model: type[Record]) -> tuple[str, ...]:
+    def __missing__(self, model: type[Record]) -> tuple[tuple[str, ...], ...]:
         self[model] = tuple(
-            name
+            (name, *rest)
             for name, field in model.model_fields.items()
-            if not field.exclude and self._holds_map(field.annotation)
+            if not field.exclude
+            for rest in self._below(field.annotation)
         )
         return self[model]
 
-    def _holds_map(self, annotation: Any) -> bool:
+    def _below(self, annotation: Any) -> tuple[tuple[str, ...], ...]:
         if isinstance(annotation, type) and issubclass(annotation, Record):
-            return bool(self[annotation])
-        return get_origin(annotation) is dict
+            return self[annotation]
+        return ((),) if get_origin(annotation) is dict else ()
 
 
 _LARGE = _LargeFields()

@@ -13,7 +13,6 @@ _HEAD = struct.Struct("<32sqqqqBI")
 
 def link(
     previous: bytes,
-    *,
     run: int,
     seq: int,
     step: int,

@@ -109,31 +109,17 @@ class RowMaker:
 
     def rows(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> Rows:
         """The rows of one append: its commands, then its facts."""
-        rows = Rows()
+        rows, run, seq, chain = Rows(), self.run, self.seq, self.chain
         for command in commands:
-            body = encode(command, rows.content)
-            seq = self._link(step, COMMAND, command.kind, None, body)
-            rows.commands.append((seq, self.run, step, command.kind, body.decode(), self.chain))
+            kind, body = command.kind, encode(command, rows.content)
+            chain = link(chain, run, seq, step, COMMAND, None, kind.encode(), body)
+            rows.commands.append((seq, run, step, kind, body.decode(), chain))
+            seq += 1
         for fact in facts:
-            body = encode(fact, rows.content)
+            kind, body = fact.kind, encode(fact, rows.content)
             stream, session = self._owners.of(fact)
-            seq = self._link(step, FACT, fact.kind, stream, body)
-            rows.events.append(
-                (seq, self.run, step, fact.kind, stream, session, body.decode(), self.chain)
-            )
+            chain = link(chain, run, seq, step, FACT, stream, kind.encode(), body)
+            rows.events.append((seq, run, step, kind, stream, session, body.decode(), chain))
+            seq += 1
+        self.seq, self.chain = seq, chain
         return rows
-
-    def _link(self, step: int, side: int, kind: str, stream: int | None, body: bytes) -> int:
-        seq = self.seq
-        self.chain = link(
-            self.chain,
-            run=self.run,
-            seq=seq,
-            step=step,
-            side=side,
-            stream=stream,
-            kind=kind.encode(),
-            body=body,
-        )
-        self.seq += 1
-        return seq

@@ -1,6 +1,8 @@
 """The writer: one transaction an append, durable before anyone is told of it."""
 
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -33,9 +35,14 @@ from .schema import (
 )
 from .seal import seal, unseal
 
+TIMES_TOGETHER, TIMES_NS = 32, 10**9  # clocks wait for so many appends, or so long, to be written
+
 
 class Times(NamedTuple):
-    """Clocks of one append, in nanoseconds: wall, monotonic, and how long the device computed."""
+    """Clocks of one append, in nanoseconds: wall, monotonic, and how long the device computed.
+
+    They prove nothing, so they may be written later: a crash loses those of the last few appends.
+    """
 
     wall_ns: int
     mono_ns: int
@@ -73,6 +80,8 @@ class TapeWriter:
         }
         self._maker = RowMaker(0)
         self._blobs: dict[str, bytes] = {}
+        self._times: list[tuple[int, ...]] = []  # not yet written
+        self._waits_since = 0  # the monotonic clock of their first
         self._steps = 0
         self._dead = False
 
@@ -199,7 +208,17 @@ class TapeWriter:
         if rows.events:
             many(self._into["events"], rows.events)
         if times is not None:
-            many(self._into["times"], [(self.run, first, step, *map(int, times))])
+            waiting = self._times
+            waiting.append((self.run, first, step, *map(int, times)))
+            if len(waiting) == 1:
+                self._waits_since = times.mono_ns
+            if len(waiting) == TIMES_TOGETHER or times.mono_ns - self._waits_since >= TIMES_NS:
+                self._write_times()
+
+    def _write_times(self) -> None:
+        if self._times:
+            self._cursor.executemany(self._into["times"], self._times)
+            self._times.clear()
 
     def close(self, reason: str = "closed") -> None:
         """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it.
@@ -211,6 +230,7 @@ class TapeWriter:
             self.append(self.step + 1, (), (RunClosed(reason=reason, steps=self._steps),))
         try:
             with told(self.path):
+                self._write_times()
                 self._connection.execute(
                     sa.update(RUNS)
                     .where(RUNS.c.run == self.run)
@@ -225,6 +245,10 @@ class TapeWriter:
 
     def abandon(self) -> None:
         """Let go of the file: what was appended stays, the run stays open, no seal is put on."""
+        if not self._dead and self._times:
+            with suppress(sqlite3.Error):
+                self._write_times()
+                self._driver.commit()
         self._let_go()
         self._lock.release()
 

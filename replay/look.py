@@ -59,7 +59,7 @@ def summary(state: State) -> dict[str, object]:
             "request": stream.request.request, "phase": stream.phase.value, "lane": stream.lane,
             "rows": stream.rows, "tokens": len(stream.tokens), "cached": stream.cached,
             "table": state.table(stream) if stream.pages else [], "promise": stream.promise,
-            "sums": stream.sums,
+            "sums": dict(stream.sums),
         }
         for stream in state.streams.values()
     ]  # fmt: skip

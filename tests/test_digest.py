@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvtape.core.digests import (
     ZERO,
     Pair,
+    StreamSums,
     SumTable,
     add_pairs,
     hex_pair,
@@ -23,6 +24,7 @@ from kvtape.core.digests import (
     sub_pairs,
 )
 from kvtape.events.ids import StreamId
+from kvtape.events.records import Digests
 
 digest: Any = import_module("kvtape.core.kernels.digest")
 
@@ -144,3 +146,24 @@ def test_a_table_of_sums_is_the_mapping_and_the_text_of_its_words(
         assert pairs_hex([sums[part] for sums in pairs.values()]) == [
             pair_hex(sums[part]) for sums in pairs.values()
         ]
+
+
+@given(
+    parts=st.lists(st.sampled_from(["rows", "keys", "states", "logits"]), min_size=1, unique=True),
+    streams=st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True),
+    data=st.data(),
+)
+def test_the_texts_of_a_table_are_those_of_its_pairs(
+    parts: list[str], streams: list[int], data: st.DataObject
+) -> None:
+    pairs = [[data.draw(PAIRS) for _ in parts] for _ in streams]
+    ids = [StreamId(stream) for stream in streams]
+    table = SumTable(ids, parts, np.array(pairs, u64))
+    named, by_part = table.texts()
+    assert list(named) == sorted(ids)
+    assert list(by_part) == sorted(parts)
+    digests = Digests(streams=named, parts=by_part)
+    for at, stream in enumerate(named):
+        sums = StreamSums(digests, at)
+        assert sums == {part: pair_hex(pair) for part, pair in table[stream].items()}
+        assert len(sums) == len(parts)

@@ -17,7 +17,7 @@ from kvtape.events.errors import TapeError
 from kvtape.events.facts import RunClosed
 from kvtape.events.reader import DigestRow, Tape, TimesRow
 from kvtape.events.seal import SEAL_BYTES, Seal, read_seal
-from kvtape.events.tape import TapeWriter, Times
+from kvtape.events.tape import TIMES_NS, TIMES_TOGETHER, TapeWriter, Times
 from kvtape.events.verify import verify
 
 from .tape_records import COMMANDS, LATER_FACTS, OPENED, a_run, a_sum
@@ -109,6 +109,29 @@ def test_the_index_of_sums_and_the_clocks_answer_without_the_records(tmp_path: P
         first = next(iter(tape.steps())).first
         assert next(tape.times()) == TimesRow(first, 0, 100, 0, 0)
         assert sum(1 for _ in tape.times()) == len(a_run())
+
+
+@pytest.mark.parametrize("gap_ns", [1, TIMES_NS])
+@pytest.mark.parametrize("closed", [True, False])
+def test_clocks_wait_for_others_but_not_for_long(tmp_path: Path, gap_ns: int, closed: bool) -> None:
+    path = tmp_path / "run.tape"
+    writer = TapeWriter.create(path, OPENED)
+    appended: list[int] = []
+    for step in range(TIMES_TOGETHER + 5):
+        rows = writer.append(step, [c.Flush()], [], Times(7 + step, gap_ns * step, 0))
+        appended.append(rows.start)
+        with Tape.open(path) as tape:
+            assert tape.at(rows.start).record == c.Flush()
+            written = [row.seq for row in tape.times()]
+        assert written == appended[: len(written)]
+        waiting = len(appended) - len(written)
+        assert waiting <= (1 if gap_ns == TIMES_NS else TIMES_TOGETHER - 1)
+    if closed:
+        writer.close()
+    else:
+        writer.abandon()
+    with Tape.open(path) as tape:
+        assert [row.seq for row in tape.times()] == appended
 
 
 def test_a_tape_is_its_owners_alone_from_the_first_byte(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kvtape.events.canon import (
 from kvtape.events.commands import Arrive, DeviceDone
 from kvtape.events.errors import BrokenRecord
 from kvtape.events.facts import RowsKept, RunClosed, SnapshotTaken, StepClosed
-from kvtape.events.records import Digests, Record, Sampling
+from kvtape.events.records import Digests, Record, Sampling, known
 
 from .tape_records import COMMAND_KINDS, FACT_KINDS, INT64, SUM, made, of_record
 
@@ -49,6 +49,22 @@ def test_a_command_comes_back_from_its_bytes(kind: type[Record], data: st.DataOb
     if isinstance(record, DeviceDone):
         record = record.model_copy(update={"digests": Digests(), "book": ""})
     there_and_back(record, decode_command)
+
+
+@pytest.mark.parametrize("kind", [*FACT_KINDS, *COMMAND_KINDS, Digests])
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_record_that_is_known_is_the_one_that_is_checked(
+    kind: type[Record], data: st.DataObject
+) -> None:
+    checked = data.draw(of_record(kind))
+    unchecked = known(kind, **{name: getattr(checked, name) for name in kind.model_fields})
+    assert unchecked == checked
+    assert repr(unchecked) == repr(checked)
+    assert unchecked.model_copy() == checked
+    assert encode(unchecked) == encode(checked)
+    with pytest.raises(ValidationError):
+        setattr(unchecked, next(iter(kind.model_fields)), 1)
 
 
 @given(digests=of_record(Digests), book=SUM)
@@ -166,7 +182,7 @@ def test_long_digits_in_a_text_are_no_integers() -> None:
 
 def test_values_that_no_field_may_hold_are_refused() -> None:
     with pytest.raises(BrokenRecord):
-        encode(RowsKept.model_construct(streams=[1], starts=(0,), tokens=()))
+        encode(known(RowsKept, kind="rows_kept", streams=[1], starts=(0,), tokens=()))
     with pytest.raises(BrokenRecord):
         encode(RunClosed.model_construct(reason="", steps=1.5))
     with pytest.raises(BrokenRecord, match="not int32"):
