@@ -110,6 +110,7 @@ class RowMaker:
     def rows(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> Rows:
         """The rows of one append: its commands, then its facts."""
         rows, run, seq, chain = Rows(), self.run, self.seq, self.chain
+        kind: str
         for command in commands:
             kind, body = command.kind, encode(command, rows.content)
             chain = link(chain, run, seq, step, COMMAND, None, kind.encode(), body)
