@@ -23,7 +23,7 @@ def glm_rank(sizes: GlmSizes, world: int, drafts: int, *, fp8: bool = False) -> 
         page_rows=PAGE_ROWS,
         row_bytes=caches * latent + caches * sizes.index_dim * CODE_BYTES // sizes.kpool,
         fixed_bytes=glm_fixed_bytes(sizes, world, drafts),
-        snapshot_bytes=glm_snapshot_bytes(sizes, world, drafts),
+        snapshot_bytes=glm_snapshot_bytes(sizes, world),
         pageable=not fp8,
     )
 
@@ -35,22 +35,24 @@ def glm_caches(sizes: GlmSizes, drafts: int) -> int:
 
 def glm_fixed_bytes(sizes: GlmSizes, world: int, drafts: int) -> int:
     """Of a live stream: a recurrent state for each row of a round's window, and the rings."""
-    return _beside_pages(sizes, world, drafts, 1 + drafts, _ring_rows(sizes.kpool, drafts))
+    index = glm_caches(sizes, drafts) * _ring_rows(sizes.kpool, drafts) * 2 * sizes.index_dim
+    return _recurrent_bytes(sizes, world, 1 + drafts) + FLOAT_BYTES * index
 
 
-def glm_snapshot_bytes(sizes: GlmSizes, world: int, drafts: int) -> int:
-    """Of a kept state: one recurrent state, the rows that the next ones look back to."""
-    return _beside_pages(sizes, world, drafts, 1, sizes.kpool)
+def glm_snapshot_bytes(sizes: GlmSizes, world: int) -> int:
+    """Of a kept state: the recurrent state at its mark, and the raw rows before it.
+
+    No pool is unfinished at a mark, so the index ring has nothing of one.
+    """
+    return _recurrent_bytes(sizes, world, 1)
 
 
-def _beside_pages(sizes: GlmSizes, world: int, drafts: int, states: int, index_rows: int) -> int:
+def _recurrent_bytes(sizes: GlmSizes, world: int, states: int) -> int:
+    """So many states of every recurrent layer, and the raw rows that they and the next need."""
     first, last = share(sizes.kda_heads, world, 0)
-    width, layers = (last - first) * sizes.kda_dim, len(sizes.kda_layers)
-    state = states * width * sizes.kda_dim
+    width = (last - first) * sizes.kda_dim
     convolved = (sizes.taps - 2 + states) * 3 * width
-    index = glm_caches(sizes, drafts) * index_rows * 2 * sizes.index_dim
-    drafting = sizes.hidden * (drafts > 0)  # the trunk's row that the drafting head reads next
-    return FLOAT_BYTES * (layers * (state + convolved) + index + drafting)
+    return FLOAT_BYTES * len(sizes.kda_layers) * (states * width * sizes.kda_dim + convolved)
 
 
 def _ring_rows(kpool: int, drafts: int) -> int:

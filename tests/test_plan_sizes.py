@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kvtape.core.families.glm_config import glm_sizes
 from kvtape.core.families.glm_tensors import official_tensors
 from kvtape.core.plan_sizes import glm_rank, glm_snapshot_bytes, weights_bytes
 from kvtape.core.plan_wanted import GIB
+from kvtape.devices.glm.arena import ring_sizes
 from kvtape.devices.weights.checkpoint import ModelNotFound, UnsupportedModel
 from kvtape.replay.opening import BadOption
 from kvtape.replay.plan_shapes import GLM_FLASH, read_shape
@@ -57,13 +59,26 @@ def test_the_fixed_part_is_states_and_rings_of_the_rank_with_most_heads(
 ) -> None:
     first, last = share(64, world, 0)
     conv = 34 * 3 * (last - first) * 128 * 4  # a row of q, k and v over all recurrent layers
-    snapshot = int(state * MIB) + 3 * conv + 12 * 4 * 2 * 128 * 4 + 4096 * 4
-    assert glm_snapshot_bytes(FLASH, world, 1) == snapshot
+    assert glm_snapshot_bytes(FLASH, world) == int(state * MIB) + 3 * conv
     for drafts, index_rows in ((0, 4), (1, 8), (4, 8)):
-        caches = 12 if drafts else 11
         fixed = (1 + drafts) * int(state * MIB) + (3 + drafts) * conv
-        fixed += caches * index_rows * 2 * 128 * 4 + (4096 * 4 if drafts else 0)
+        fixed += (12 if drafts else 11) * index_rows * 2 * 128 * 4
         assert glm_rank(FLASH, world, drafts).fixed_bytes == fixed
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 2, 3, 4])
+def test_the_fixed_part_is_what_a_lane_of_the_device_holds(drafts: int) -> None:
+    family = Glm(dict(GLM_FLASH))
+    family.choices = replace(family.choices, drafts=drafts)
+    rings, s = ring_sizes(family), family.sizes
+    first, last = family.kda_heads(3, 0)
+    wide = (last - first) * s.kda_dim
+    floats = family.caches * rings.index * 2 * s.index_dim
+    floats += len(family.recurrent) * wide * (rings.conv * 3 + rings.states * s.kda_dim)
+    sizes = glm_rank(FLASH, 3, drafts)
+    assert sizes.fixed_bytes == 4 * floats
+    digests = family.page_bytes(3, 0) - sizes.page_bytes
+    assert digests in (32, 48), "a page's digests are not its rows"
 
 
 @pytest.mark.parametrize(
