@@ -185,7 +185,7 @@ class TapeWriter:
         self._dead = False
         self.step = step
         self._steps += 1
-        self.ended = any(isinstance(fact, RunClosed) for fact in facts)
+        self.ended = RunClosed in map(type, facts)
         return range(first, self._maker.seq)
 
     def _write(
