@@ -59,6 +59,10 @@ def serve(
     context: Annotated[int, typer.Option(min=0, help="rows a stream may have; 0: automatic")] = 0,
     pages: Annotated[int, typer.Option(min=0, help="pages of the pool; 0: automatic")] = 0,
     prompt_rows: Annotated[int, typer.Option(min=1, max=4096, help="prompt rows a step")] = 64,
+    mtp_drafts: Annotated[
+        int, typer.Option(min=-1, max=4, help="tokens drafted a round; -1: as the model has it")
+    ] = -1,
+    marks: Annotated[str, typer.Option(help="page, or grid: kept states at 2,048 rows")] = "page",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
@@ -78,6 +82,7 @@ def serve(
         one_of("--trace-on-error", trace_on_error, ("stop", "serve"))
         one_of("--trace-sync", trace_sync, ("normal", "full"))
         one_of("--digests", digests, ("off", "book", "rows", "full"))
+        one_of("--marks", marks, ("page", "grid"))
         options = ServeOptions(
             model=model,
             run=RunOptions(
@@ -90,6 +95,8 @@ def serve(
                 queue=queue,
                 digests=digests,
                 poison=poison_of(poison, os.environ),
+                drafts=mtp_drafts,
+                marks=marks,
             ),
             tape=TapeOptions(
                 path=Path(trace) if trace else None,

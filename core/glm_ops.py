@@ -104,7 +104,7 @@ class GlmOps(Protocol):
         ...
 
     def dense(self, x: Digits, at: str) -> Floats:
-        """The gated unit below a name: own inner columns, gathered, own output columns, gathered."""
+        """The gated unit below a name: own inner columns, gathered, then own outputs, gathered."""
         ...
 
     def experts(self, x: Digits, at: str) -> Floats:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.families.family import Family
+from ..core.families.llama import Llama
 from ..core.kernels.attend import attend_scratch
 from ..core.kernels.pack import aligned
 from ..core.kernels.program_memory import RankMemory
@@ -18,7 +18,7 @@ RESERVED_PAGES = 2  # past the pool: one for padded reads, one for padded writes
 
 
 def rank_memory(
-    family: Family,
+    family: Llama,
     program: Program,
     weights: Weights,
     settings: DeviceSettings,

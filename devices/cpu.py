@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..core.device import Ack, Break, Pair, Report
 from ..core.digests import add_pairs
-from ..core.families.family import Family
+from ..core.families.llama import Llama
 from ..core.kernels.attend import cut_tiles, tile_rows
 from ..core.kernels.counting import CLEAN
 from ..core.kernels.interpreter import begin_program, run_program
@@ -62,7 +62,7 @@ class CpuDevice:
         spins: int,
         settings: DeviceSettings,
         checkpoint: Checkpoint,
-        family: Family,
+        family: Llama,
         program: Program,
         memory: RankMemory,
         exchange: Exchange,

@@ -1,27 +1,39 @@
 """Ranks of one process as CPU devices: one checkpoint read once, memory of their own for each."""
 
 import os
+from collections.abc import Sequence
 
 from ..core.families import FAMILIES
-from ..core.families.family import Family
+from ..core.families.family import Choices, Family
+from ..core.families.glm import Glm
+from ..core.families.llama import Llama
 from ..events.ids import Rank
+from ..events.records import FamilyRules
 from .arena import rank_memory
 from .cpu import CpuDevice
 from .exchange import Exchange
+from .glm.device import GlmDevice
+from .glm.group import glm_group
 from .program import Recorder
 from .settings import DeviceSettings
 from .weights.checkpoint import Checkpoint, UnsupportedModel
+from .weights.glm_dir import GlmCheckpoint
 from .weights_load import Progress, load_weights
 
 SPINS = 4000  # turns of a meeting before a thread gives its core away, where each has one
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
-    """The family that computes a checkpoint. Raises UnsupportedModel."""
+def family_of(checkpoint: Checkpoint, choices: Choices | None = None) -> Family:
+    """The family that computes a checkpoint. Raises UnsupportedModel, UnsupportedShape."""
     if checkpoint.family not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise UnsupportedModel(f"family {checkpoint.family!r} is none of {known}")
-    return FAMILIES[checkpoint.family](checkpoint.config)
+    return FAMILIES[checkpoint.family](checkpoint.config, choices or Choices())
+
+
+def choices_of(rules: FamilyRules) -> Choices:
+    """What a run chose, from the rules on its tape."""
+    return Choices(rules.page_rows, rules.mark_rows, rules.drafts)
 
 
 def no_progress(done: int, total: int) -> None:
@@ -35,9 +47,34 @@ def cpu_group(
     world: int = 1,
     threads: int = 1,
     progress: Progress = no_progress,
-) -> list[CpuDevice]:
+    choices: Choices | None = None,
+) -> Sequence[CpuDevice | GlmDevice]:
     """Devices by rank, `threads` each; all must run every step, each from a thread of its own."""
-    family = family_of(checkpoint)
+    family = family_of(checkpoint, choices)
+    spins = SPINS if world * threads <= (os.cpu_count() or 1) else 0
+    if isinstance(family, Glm):
+        assert isinstance(checkpoint, GlmCheckpoint)
+        return glm_group(
+            checkpoint, family, settings, world=world, threads=threads, spins=spins,
+            progress=progress,
+        )  # fmt: skip
+    assert isinstance(family, Llama)
+    return llama_group(
+        checkpoint, family, settings, world=world, threads=threads, spins=spins, progress=progress
+    )
+
+
+def llama_group(
+    checkpoint: Checkpoint,
+    family: Llama,
+    settings: DeviceSettings,
+    *,
+    world: int,
+    threads: int,
+    spins: int,
+    progress: Progress,
+) -> list[CpuDevice]:
+    """The llama's ranks."""
     recorders = [
         Recorder(family, world, rank, settings.rows, threads, checks=settings.poisons)
         for rank in range(world)
@@ -47,7 +84,6 @@ def cpu_group(
     weights, digest = load_weights(checkpoint, family, programs, workers, progress)
     columns = settings.rows * max(buffer.width for buffer in recorders[0].buffers.values())
     exchange = Exchange(world, threads, settings.rows, columns, settings.limit_s)
-    spins = SPINS if world * threads <= (os.cpu_count() or 1) else 0
     devices = []
     for rank, (program, mine) in enumerate(zip(programs, weights, strict=True)):
         first, last = family.heads(world, rank)

@@ -7,7 +7,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.families.family import BLOCK, Family, Span
+from ..core.families.family import BLOCK, Span
+from ..core.families.llama import Llama
 from ..core.ops import Codes, Floats, Queries
 
 ARGUMENTS = 10  # int64 words of an op: its code, what the code takes, 1 if over selected rows alone
@@ -86,7 +87,7 @@ class Recorder:
     a single row may be quantised by every thread for itself.
     """
 
-    family: Family
+    family: Llama
     world: int
     rank: int
     rows: int

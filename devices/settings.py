@@ -12,6 +12,7 @@ class DeviceSettings:
 
     context: most rows of a stream.  pages: of the pool, the reserved ones not counted.  digests:
     how much is summed.  poison: the pattern or "off".  limit_s: a step may take so long.
+    drafts: most drafted tokens a round.
     """
 
     lanes: int
@@ -21,6 +22,7 @@ class DeviceSettings:
     digests: str = "rows"
     poison: str = "off"
     limit_s: float = 300.0
+    drafts: int = 0
 
     def __post_init__(self) -> None:
         assert self.digests in LEVELS, f"digests {self.digests!r} is none of {LEVELS}"
@@ -28,8 +30,8 @@ class DeviceSettings:
 
     @property
     def rows(self) -> int:
-        """Most rows of a step: the prompts' budget and one row a lane."""
-        return self.prompt_rows + self.lanes
+        """Most rows of a step: the prompts' budget and a window a lane."""
+        return self.prompt_rows + self.lanes * (1 + self.drafts)
 
     @property
     def poisons(self) -> bool:

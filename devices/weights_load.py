@@ -1,7 +1,7 @@
 """From files to packed Q16 weights: a tensor is read and quantised once, packed for its ranks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -100,7 +100,7 @@ def _places(programs: Sequence[Program]) -> dict[str, list[_Place]]:
 @dataclass(slots=True)
 class _Loader:
     checkpoint: Checkpoint
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
     weights: list[Weights]
     places: dict[str, list[_Place]]
     progress: Progress

@@ -9,10 +9,12 @@ from ..core.apply import apply
 from ..core.decide import decide
 from ..core.device import Device
 from ..core.families.fake import fake_rules, paged_rules
+from ..core.families.family import Choices
+from ..core.families.glm import GRID_ROWS
 from ..core.state import open_state
 from ..devices.chat import read_chat
 from ..devices.fake import fake_group
-from ..devices.group import cpu_group, family_of
+from ..devices.group import choices_of, cpu_group, family_of
 from ..devices.http.engine import TextSide
 from ..devices.http.model_text import ModelText
 from ..devices.kernel_cache import use_cache, warm
@@ -58,7 +60,8 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     checkpoint = find_model(name)
     warm(use_cache(), say)
     say("the program of a step, compiled once")
-    family = family_of(checkpoint)
+    choices = Choices(mark_rows=GRID_ROWS if options.marks == "grid" else 0, drafts=options.drafts)
+    family = family_of(checkpoint, choices)
     opened = run_opened(
         options, family.rules(), model=checkpoint.name, model_digest=NO_MODEL,
         family=checkpoint.family, device="cpu", context=context_of(options, family),
@@ -67,7 +70,7 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     )  # fmt: skip
     devices = cpu_group(
         checkpoint, settings_of(opened), world=options.world, threads=options.threads,
-        progress=count,
+        progress=count, choices=choices,
     )  # fmt: skip
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
@@ -127,6 +130,7 @@ def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]
     devices = cpu_group(
         checkpoint, settings_of(opened), world=opened.world,
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
+        choices=choices_of(opened.rules),
     )  # fmt: skip
     if devices[0].model_digest == opened.model_digest:
         gc.freeze()  # as in load

@@ -42,11 +42,13 @@ class RunOptions:
     digests: str = "rows"
     poison: str = "off"
     order: str = "lowest"
+    drafts: int = -1
+    marks: str = "page"
 
 
 def context_of(options: RunOptions, family: Family) -> int:
     """Rows a stream may have. Raises BadOption where the model has fewer."""
-    most = family.attention.context
+    most = family.context
     if options.context > most:
         raise BadOption(f"--context {options.context}: the model was trained to {most} rows")
     return options.context or min(most, CONTEXT_ROWS)
@@ -110,4 +112,5 @@ def settings_of(opened: RunOpened) -> DeviceSettings:
         prompt_rows=opened.prompt_rows,
         digests=opened.digests,
         poison=opened.poison,
+        drafts=opened.rules.drafts,
     )

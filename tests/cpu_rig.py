@@ -105,7 +105,9 @@ class CpuRig:
         def go(rank: int) -> Report:
             for fact in facts:
                 apply(self.states[rank], fact)
-            return self.devices[rank].launch(self.states[rank], facts, every_row=every_row).report()
+            running = self.devices[rank].launch(self.states[rank], facts, every_row=every_row)
+            report: Report = running.report()
+            return report
 
         return list(self._pool.map(go, range(len(self.devices))))
 

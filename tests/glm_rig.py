@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtape.core.families.glm import Glm, GlmChoices
+from kvtape.core.families.family import Choices
+from kvtape.core.families.glm import Glm
 from kvtape.devices.glm.arena import RingSizes
 from kvtape.devices.glm.device import GlmDevice
 from kvtape.devices.glm.group import glm_group
+from kvtape.devices.group import choices_of, cpu_group
 from kvtape.devices.weights.checkpoint import Checkpoint
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
+from kvtape.events.facts import RunOpened
+from kvtape.replay.opening import settings_of
 from tests.cpu_rig import CpuRig
+from tests.rig import opened_with
 
 TINY = Path(__file__).with_name("data") / "glm_tiny"
 PAGE = 16
@@ -43,7 +48,7 @@ class GlmRig(CpuRig):
     def __init__(
         self, *, drafts: int = 0, page_rows: int = PAGE, rings: RingSizes | None = None, **rest: Any
     ) -> None:
-        self.choices = GlmChoices(page_rows=page_rows, mark_rows=page_rows, drafts=drafts)
+        self.choices = Choices(page_rows=page_rows, mark_rows=page_rows, drafts=drafts)
         self.rings = rings
         super().__init__(tiny_glm(), **rest)
 
@@ -52,6 +57,26 @@ class GlmRig(CpuRig):
         assert isinstance(checkpoint, GlmCheckpoint)
         family = Glm(checkpoint.config, self.choices)
         return glm_group(
-            checkpoint, family, self.settings, world=world, threads=threads,
+            checkpoint, family, self.settings, world=world, threads=threads, spins=100,
             progress=lambda done, total: None, rings=self.rings,
         )  # fmt: skip
+
+
+def glm_opened(drafts: int = 1, page_rows: int = PAGE, **settings: Any) -> RunOpened:
+    """A run of the tiny GLM; settings override small defaults."""
+    family = Glm(tiny_glm().config, Choices(page_rows, 0, drafts))
+    small = {"family": "glm", "weights": "w16", "context": 192, "devices": ("cpu",)}
+    return opened_with(family.rules(), **(small | settings))
+
+
+def glm_devices(opened: RunOpened) -> Sequence[Any]:
+    """The ranks of a run of the tiny GLM."""
+    return cpu_group(
+        tiny_glm(), settings_of(opened), world=opened.world, choices=choices_of(opened.rules)
+    )
+
+
+def glm_device(opened: RunOpened) -> GlmDevice:
+    """Its one rank."""
+    device: GlmDevice = glm_devices(opened)[0]
+    return device

@@ -1,16 +1,18 @@
 """A machine on the fake device, step by step: what tests of the whole machine are played on."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kvtape.core.apply import apply
 from kvtape.core.book import book_digest
 from kvtape.core.check import check
 from kvtape.core.decide import decide, expects_report
+from kvtape.core.device import Device
 from kvtape.core.families.fake import Oracle
 from kvtape.core.outcome import commands_of
 from kvtape.core.state import State, open_state
-from kvtape.devices.fake import FakeDevice, fake_group
+from kvtape.devices.fake import fake_group
 from kvtape.events.canon import decode_fact, encode
 from kvtape.events.commands import AnyCommand, Arrive
 from kvtape.events.facts import FORMAT, AnyFact, RequestFinished, RowsKept, RunOpened
@@ -50,11 +52,14 @@ def opened_with(rules: FamilyRules, **settings: object) -> RunOpened:
 class Rig:
     """One rank's machine, and a follower's fold of the same facts beside it."""
 
-    def __init__(self, opened: RunOpened, **device: object) -> None:
+    def __init__(
+        self, opened: RunOpened, make: Callable[[RunOpened], Device] | None = None, **device: object
+    ) -> None:
         self.opened = opened
         self.state = open_state(opened)
         self.follower = open_state(opened, leader=False)
-        self.device: FakeDevice = fake_group(opened, 1, **device)[0]  # type: ignore[arg-type]
+        one = make(opened) if make else fake_group(opened, 1, **device)[0]  # type: ignore[arg-type]
+        self.device: Any = one
         self.news: list[AnyCommand] = []
         self.commands: list[tuple[AnyCommand, ...]] = []
         self.steps: list[tuple[AnyFact, ...]] = []

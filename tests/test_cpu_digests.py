@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtape.core.apply import apply
-from kvtape.core.device import EveryRow
+from kvtape.core.device import EveryRow, Report
 from kvtape.core.digests import add_pairs, pair_hex, sub_pairs
 from kvtape.core.families.llama import Llama
 from kvtape.core.kernels import meaning
@@ -103,7 +103,7 @@ def _fast_forward(rig: CpuRig, facts: list[AnyFact], rows: int) -> EveryRow:
     stream.rows, stream.phase = 0, Phase.PROMPTING
     step = f.PromptStepRun(stream=stream.stream, first=0, rows=rows)
     apply(rig.state, step)
-    report = rig.device.launch(rig.state, [*facts, step], every_row=True).report()
+    report: Report = rig.device.launch(rig.state, [*facts, step], every_row=True).report()
     assert report.every_row is not None
     return report.every_row
 

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from kvtape.core.device import Device
+from kvtape.core.families.llama import Llama
 from kvtape.devices.group import cpu_group, family_of
 from kvtape.events import commands as c
 from kvtape.events.facts import RunOpened
@@ -107,7 +108,9 @@ def test_any_bit_of_a_key_a_value_or_an_exponent_is_found(
 ) -> None:
     """Column -1 stands for the exponent, one past the row's values."""
     opened = opened_for(world=2, digests="full")
-    width = family_of(tiny()).attention.head_dim
+    family = family_of(tiny())
+    assert isinstance(family, Llama)
+    width = family.attention.head_dim
     column = width if column < 0 else column
     flip = c.Inject(
         rank=Rank(head), stream=StreamId(0), part="rows", layer=1, cache=cache_name,

@@ -1,10 +1,10 @@
 """What a model family says of itself: weights, rows in memory, cut over ranks, forward pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...events.records import FamilyRules
-from ..ops import Ops
 
 BLOCK = 16  # output columns are cut over ranks and threads in blocks of this many
 
@@ -32,26 +32,34 @@ class Attention:
         return self.heads // self.kv_heads
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a run chooses where a family leaves it open; 0, and -1 drafts, let the family decide.
+
+    page_rows: rows a page.  mark_rows: rows between marks.  drafts: most drafted tokens a round.
+    """
+
+    page_rows: int = 0
+    mark_rows: int = 0
+    drafts: int = -1
+
+
 class Family(Protocol):
     """A model of this family; made from a checkpoint's config."""
 
-    attention: Attention
     hidden: int
     vocab: int
     eps: float
+    context: int
 
-    def __init__(self, config: dict[str, Any]) -> None: ...
+    def __init__(self, config: dict[str, Any], choices: Choices = ...) -> None: ...
 
     def rules(self) -> FamilyRules:
         """What the machine must know of the family."""
         ...
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
+    def tensors(self) -> Mapping[str, tuple[int, ...]]:
         """Every weight that the family reads, by its file's name, with its shape."""
-        ...
-
-    def heads(self, world: int, rank: int) -> Span:
-        """The KV heads of a rank."""
         ...
 
     def columns(self, name: str, world: int, rank: int) -> Span:
@@ -60,10 +68,6 @@ class Family(Protocol):
 
     def page_bytes(self, world: int, rank: int) -> int:
         """Bytes of one page on a rank, digests included."""
-        ...
-
-    def forward(self, ops: Ops) -> None:
-        """One pass over a batch of rows."""
         ...
 
 

@@ -1,12 +1,12 @@
 """The GLM family (glm5_next): recurrent and sparse layers, experts, a drafter, mixed streams."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ...events.records import FamilyRules
 from ..glm_ops import Digits, GlmOps, HeadNames, IndexNames, Rows
 from ..ops import Floats
-from .family import BLOCK, Span, UnsupportedShape, share, share_blocks
+from .family import BLOCK, Choices, Span, UnsupportedShape, share, share_blocks
 from .glm_config import GlmSizes, glm_sizes
 from .glm_tensors import read_tensors
 
@@ -23,21 +23,17 @@ BY_HEAD = ("q_proj", "k_proj", "v_proj", "b_proj", "f_b_proj", "g_b_proj", "q_b_
 WHOLE = ("f_a_proj", "g_a_proj", "q_a_proj", "kv_a_proj_with_mqa", "gate")
 
 
-@dataclass(frozen=True, slots=True)
-class GlmChoices:
-    """What a run chooses: rows a page, rows between marks, drafts a round."""
-
-    page_rows: int = PAGE_ROWS
-    mark_rows: int = PAGE_ROWS
-    drafts: int = 1
+_OWN = Choices()
 
 
 class Glm:
     """A GLM's sizes, its weights by their names, its cut over ranks and its forward pass."""
 
-    def __init__(self, config: dict[str, Any], choices: GlmChoices | None = None) -> None:
+    def __init__(self, config: dict[str, Any], choices: Choices = _OWN) -> None:
         self.sizes: GlmSizes = glm_sizes(config)
-        self.choices = choices or GlmChoices(drafts=min(1, self.sizes.mtp))
+        page_rows = choices.page_rows or PAGE_ROWS
+        drafts = self.sizes.mtp if choices.drafts < 0 else choices.drafts
+        self.choices = Choices(page_rows, choices.mark_rows or page_rows, drafts)
         self.hidden, self.vocab = self.sizes.hidden, self.sizes.vocab
         self.eps, self.context = self.sizes.eps, self.sizes.context
         self._shapes = read_tensors(self.sizes)
@@ -72,7 +68,7 @@ class Glm:
             raise UnsupportedShape(f"marks at {c.mark_rows} rows cut pages of {c.page_rows}")
         if not 0 <= c.drafts <= (MOST_DRAFTS if s.mtp else 0):
             most = f"0 to {MOST_DRAFTS}" if s.mtp else "0: the model has no MTP layer"
-            raise UnsupportedShape(f"{c.drafts} drafts a round, it must be {most}")
+            raise UnsupportedShape(f"--mtp-drafts {c.drafts}: it must be {most}")
 
     @property
     def caches(self) -> int:
@@ -97,7 +93,7 @@ class Glm:
             split=("states", "rings"),
         )
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
+    def tensors(self) -> Mapping[str, tuple[int, ...]]:
         """Every weight that the forward pass reads, by name; matrices are [output, input]."""
         return self._shapes
 

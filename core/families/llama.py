@@ -4,7 +4,7 @@ from typing import Any
 
 from ...events.records import FamilyRules
 from ..ops import Ops
-from .family import BLOCK, Attention, Span, UnsupportedShape, share, share_blocks
+from .family import BLOCK, Attention, Choices, Span, UnsupportedShape, share, share_blocks
 
 PAGE_ROWS = 32
 SUM_BYTES = 16  # a page's running digest
@@ -15,10 +15,19 @@ NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 
+_OWN = Choices()
+
+
 class Llama:
     """A llama's sizes, its weights by their names, its cut over ranks and its forward pass."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], choices: Choices = _OWN) -> None:
+        if choices.drafts > 0:
+            raise UnsupportedShape(
+                f"{choices.drafts} drafts a round: a llama drafts none, 0 would do"
+            )
+        if choices.mark_rows not in (0, PAGE_ROWS) or choices.page_rows not in (0, PAGE_ROWS):
+            raise UnsupportedShape(f"a llama's pages and marks are {PAGE_ROWS} rows")
         heads = int(config["num_attention_heads"])
         self.hidden = int(config["hidden_size"])
         self.inner = int(config["intermediate_size"])
@@ -33,6 +42,7 @@ class Llama:
             context=int(config["max_position_embeddings"]),
             theta=float(config["rope_theta"]),
         )
+        self.context = self.attention.context
         self._refuse_what_blocks_cannot_cut()
 
     def _refuse_what_blocks_cannot_cut(self) -> None:

@@ -129,8 +129,9 @@ def run_linear(memory, party, op, rows):
     width, w_at, e_at, blocks = op[3], op[4], op[5], op[6] // BLOCK
     pairs, exponents = pairs_at(memory, op[1], op[2], rows, width)
     first, last = part_of(blocks, party.thread, party.threads)
+    w, ew = i16_1(memory, WEIGHTS)[w_at:], i8_1(memory, WEIGHT_EXPONENTS)[e_at:]
     linear(
-        pairs, exponents, i16_1(memory, WEIGHTS)[w_at:], i8_1(memory, WEIGHT_EXPONENTS)[e_at:], width // 2, rows,
+        pairs, exponents, w, ew, width // 2, rows,
         first, last, f32_1(memory, FLOATS)[op[7] :], op[8], op[9], op[10] != 0,
     )  # fmt: skip
 

@@ -112,10 +112,23 @@ def run_sample(memory, step, draws, party, op, rows):
 @inner
 def ends_reply(ends, token):
     """Whether a token is one of these ids; negative ids fill the row up."""
+    found = False
     for end in ends:
-        if end == token:
-            return True
-    return False
+        found = found or end == token
+    return found
+
+
+@inner
+def seat_draft(memory, step, run, to, kept):
+    """A drafting row: it begins at the run's last kept row."""
+    lane, position = step.runs[run, 0], step.runs[run, 2] + kept - 1
+    i64_1(memory, DRAFT_FROM)[to] = step.runs[run, 1] + kept - 1
+    i64_1(memory, DRAFT_LANES)[to] = lane
+    i64_1(memory, DRAFT_POSITIONS)[to] = position
+    i64_1(memory, DRAFT_LIMITS)[to] = step.limits[run]
+    i64_1(memory, DRAFT_WANTS)[to] = step.wants[run]
+    one = i64_2(memory, DRAFT_RUNS)[to]
+    one[0], one[1], one[2], one[3] = lane, to, position, 1
 
 
 @inner
@@ -129,7 +142,7 @@ def run_accept(memory, step, draws, party):
         return
     drafting = i64(0)
     for run in range(len(step.runs)):
-        lane, at, first, rows = step.runs[run]
+        lane, at, rows = step.runs[run, 0], step.runs[run, 1], step.runs[run, 3]
         start, count = step.sampled[run, 0], step.sampled[run, 1]
         kept = rows
         if step.windows[run] != 0:
@@ -149,15 +162,7 @@ def run_accept(memory, step, draws, party):
         i64_1(memory, DRAFT_COUNTS)[lane] = 0
         last = step.next_tokens[at + kept - 1]
         if step.wants[run] > 0 and last >= 0 and not ends_reply(step.ends[run], last):
-            i64_1(memory, DRAFT_FROM)[drafting] = at + kept - 1
-            i64_1(memory, DRAFT_LANES)[drafting] = lane
-            i64_1(memory, DRAFT_POSITIONS)[drafting] = first + kept - 1
-            i64_1(memory, DRAFT_LIMITS)[drafting] = step.limits[run]
-            i64_1(memory, DRAFT_WANTS)[drafting] = step.wants[run]
-            i64_2(memory, DRAFT_RUNS)[drafting, 0] = lane
-            i64_2(memory, DRAFT_RUNS)[drafting, 1] = drafting
-            i64_2(memory, DRAFT_RUNS)[drafting, 2] = first + kept - 1
-            i64_2(memory, DRAFT_RUNS)[drafting, 3] = 1
+            seat_draft(memory, step, run, drafting, kept)
             drafting += 1
     i64_1(memory, DRAFTING)[0] = drafting
 
@@ -171,17 +176,15 @@ def run_draft(memory, party, op, rows):
     if party.thread != 0:
         return
     at, width, which = op[1], op[2], op[3]
+    positions, limits = i64_1(memory, DRAFT_POSITIONS), i64_1(memory, DRAFT_LIMITS)
+    counts, wants = i64_1(memory, DRAFT_COUNTS), i64_1(memory, DRAFT_WANTS)
     for row in range(rows):
         lane = i64_1(memory, DRAFT_LANES)[row]
         token = greedy(f32_1(memory, FLOATS)[at + row * width : at + (row + 1) * width])
-        sound = which == 0 or i64_1(memory, DRAFT_POSITIONS)[row] < i64_1(memory, DRAFT_LIMITS)[row]
-        if (
-            sound
-            and i64_1(memory, DRAFT_COUNTS)[lane] == which
-            and which < i64_1(memory, DRAFT_WANTS)[row]
-        ):
+        sound = which == 0 or positions[row] < limits[row]
+        if sound and counts[lane] == which and which < wants[row]:
             i64_2(memory, DRAFTS)[lane, which] = token
-            i64_1(memory, DRAFT_COUNTS)[lane] = which + 1
+            counts[lane] = which + 1
         i64_1(memory, DRAFT_TOKENS)[row] = token
-        i64_1(memory, DRAFT_POSITIONS)[row] += 1
+        positions[row] += 1
         i64_2(memory, DRAFT_RUNS)[row, 2] += 1

@@ -169,9 +169,8 @@ def run_selected_op(memory, shared, step, draws, party, op, rows):
     elif code == SUM_LOGITS:
         if party.digests:
             drafts.run_sum_logits(memory, shared, step, party, op, rows)
-    elif code == SAMPLE:
-        if party.rank == 0 or party.drafting:
-            drafts.run_sample(memory, step, draws, party, op, rows)
+    elif code == SAMPLE and (party.rank == 0 or party.drafting):
+        drafts.run_sample(memory, step, draws, party, op, rows)
 
 
 @inner

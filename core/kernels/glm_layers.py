@@ -155,7 +155,7 @@ def run_pool(memory, party, runs, tables, op, rows, sums):
 
 @inner
 def run_select(memory, party, positions, lanes, tables, op, rows):
-    """SELECT: codes, exponents, weights, stride, cache, exponent, turn. Rows as threads come free."""
+    """SELECT: codes, exponents, weights, stride, cache, exponent, turn. Rows as they come free."""
     wide = party.index_heads * party.index_dim
     qi = i16_1(memory, CODES)[op[1] : op[1] + rows * wide].reshape(rows, wide)
     ei = i8_1(memory, CODE_EXPONENTS)[op[2] : op[2] + rows * party.index_heads].reshape(
@@ -165,9 +165,9 @@ def run_select(memory, party, positions, lanes, tables, op, rows):
     row = fetch_add(i64_1(memory, TURNS), op[7], 1)
     while row < rows:
         select_rows(
-            qi, ei, w, 0, party.index_scale, i16_4(memory, KEYS)[op[5]], op[6], positions, lanes, tables,
-            party.page_rows, party.kpool, party.most, i32_2(memory, PICKED), i64_1(memory, COUNTS),
-            f32_2(memory, SCORES)[party.thread], row, row + 1,
+            qi, ei, w, 0, party.index_scale, i16_4(memory, KEYS)[op[5]], op[6], positions, lanes,
+            tables, party.page_rows, party.kpool, party.most, i32_2(memory, PICKED),
+            i64_1(memory, COUNTS), f32_2(memory, SCORES)[party.thread], row, row + 1,
         )  # fmt: skip
         row = fetch_add(i64_1(memory, TURNS), op[7], 1)
 
@@ -184,8 +184,9 @@ def run_attend(memory, party, positions, lanes, tables, op, rows):
     while row < rows:
         latent_attend(
             q, eq, positions, lanes, tables, i16_4(memory, LATENT)[op[3]], party.latent_exponent,
-            party.page_rows, party.kpool, i32_2(memory, PICKED), i64_1(memory, COUNTS), party.attend_scale, out,
-            i64_2(memory, ATTENDING)[party.thread], row * blocks, (row + 1) * blocks,
+            party.page_rows, party.kpool, i32_2(memory, PICKED), i64_1(memory, COUNTS),
+            party.attend_scale, out, i64_2(memory, ATTENDING)[party.thread],
+            row * blocks, (row + 1) * blocks,
         )  # fmt: skip
         row = fetch_add(i64_1(memory, TURNS), op[5], 1)
 

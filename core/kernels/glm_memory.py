@@ -41,8 +41,8 @@ GlmStep = namedtuple(
 # Who runs, and what does not change over a device's life.
 GlmParty = namedtuple(
     "GlmParty",
-    "rank world thread threads spins digests drafting eps index_eps hc_eps hc_rounds streams hidden "
-    "heads first_head nope latent value_dim latent_exponent attend_scale index_heads index_dim "
-    "index_scale kpool most page_rows kda_heads kda_dim bound expert_count chosen routed_scale limit "
+    "rank world thread threads spins digests drafting eps index_eps hc_eps hc_rounds "
+    "streams hidden heads latent latent_exponent attend_scale index_heads index_dim index_scale "
+    "kpool most page_rows kda_heads kda_dim bound expert_count chosen routed_scale limit "
     "trunk_caches",
 )

@@ -47,16 +47,15 @@ def glm_memory(
     weights: Weights,
     settings: DeviceSettings,
     rings: RingSizes,
-    own: tuple[int, int],
+    kda_heads: int,
     threads: int,
     team: "np.ndarray[tuple[int], np.dtype[np.int64]]",
 ) -> GlmMemory:
-    """All arrays that the program of one rank speaks of. own: attention and recurrent heads."""
+    """All arrays that the program of one rank speaks of. kda_heads: its own."""
     s, rows, lanes = family.sizes, settings.rows, settings.lanes
     pages, page_rows = settings.pages + RESERVED_PAGES, family.choices.page_rows
     caches, layers = family.caches, len(family.recurrent)
-    heads, kda = own
-    wide, dim = kda * s.kda_dim, s.kda_dim
+    wide, dim = kda_heads * s.kda_dim, s.kda_dim
     context_pools = settings.context // s.kpool + page_rows // s.kpool + 1
     most = s.index_topk // s.kpool
     inner = max(s.inner, s.expert_inner, s.shared_inner, s.hidden)
@@ -75,7 +74,7 @@ def glm_memory(
         keys=np.zeros((caches, pages, page_rows // s.kpool, s.index_dim), np.int16),
         index_ring=np.zeros((caches, lanes, rings.index, 2, s.index_dim), np.float32),
         conv_ring=np.zeros((layers, lanes, rings.conv, 3 * wide), np.float32),
-        states=np.zeros((layers, lanes, rings.states, kda, dim, dim), np.float32),
+        states=np.zeros((layers, lanes, rings.states, kda_heads, dim, dim), np.float32),
         floats=aligned(program.floats, np.float32),
         codes=aligned(program.codes, np.int16),
         code_exponents=np.zeros(program.code_rows, np.int8),

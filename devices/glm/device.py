@@ -10,7 +10,7 @@ from ...core.device import Ack, Break, Pair, Poisoned, Report
 from ...core.digests import ZERO, add_pairs
 from ...core.families.glm import Glm
 from ...core.kernels.glm_interpreter import run_glm
-from ...core.kernels.glm_memory import GlmMemory, GlmParty, GlmStep
+from ...core.kernels.glm_memory import OPS, GlmMemory, GlmParty, GlmStep
 from ...core.kernels.places import places_of
 from ...core.kernels.program_memory import Draws
 from ...core.link import RankLost
@@ -19,6 +19,7 @@ from ...events import facts as f
 from ...events.facts import AnyFact
 from ...events.ids import NO_STATE, Rank, StateId, StreamId
 from ..arena import RESERVED_PAGES
+from ..batch import Batch
 from ..draws import DrawTables
 from ..exchange import Exchange
 from ..ledger import pair_of, token_sums
@@ -30,7 +31,7 @@ from .inspect import GlmInspector, Seat
 from .ledger import BY_ROW, PAGED, GlmLedger, RowSums
 from .party import party_of
 from .program import GlmProgram
-from .step import CLEAN, GlmBatch, batch_with_drafts, step_tables
+from .step import CLEAN, GlmBatch, batch_with_drafts, empty_tables, step_tables
 
 FIXED = ("states", "rings")
 
@@ -91,6 +92,7 @@ class GlmDevice:
         self._launches = 0
         self._last: GlmRunning | None = None
         self._team = Team(threads, f"kvtape rank {rank}", self._worker_failed)
+        self._compile()
         if settings.poisons:
             reserved = tuple(range(settings.pages, pages))
             self.inspector.poison_pages(reserved, settings.poison)
@@ -235,6 +237,16 @@ class GlmDevice:
         report.acks.append(Ack(fact.stream, fact.state, ok=True, digest=digest))
 
     # --- the step --------------------------------------------------------------------------------
+
+    def _compile(self) -> None:
+        """Run a program without ops, so that no step waits for the compiler."""
+        none = np.zeros(0, np.int64)
+        batch = GlmBatch(Batch([], none, none, none, none, none), [], [])
+        tables = empty_tables(self.settings.lanes)
+        places = self._places.copy()
+        places[OPS, 1] = 0
+        draws = self._draws.of({}, batch.rows)
+        run_glm(places, self.exchange.shared, tables, draws, self._parties[0])
 
     def _prepare(self, batch: GlmBatch) -> None:
         """Zero what a step adds to."""

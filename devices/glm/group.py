@@ -12,8 +12,6 @@ from .arena import RingSizes, glm_memory, ring_sizes
 from .device import GlmDevice
 from .program import GlmRecorder
 
-SPINS = 4000  # turns of a meeting before a thread gives its core away, where each has one
-
 
 def glm_group(
     checkpoint: GlmCheckpoint,
@@ -22,6 +20,7 @@ def glm_group(
     *,
     world: int,
     threads: int,
+    spins: int,
     progress: Progress,
     rings: RingSizes | None = None,
 ) -> list[GlmDevice]:
@@ -37,22 +36,17 @@ def glm_group(
         for rank in range(world)
     ]
     programs = [recorder.program() for recorder in recorders]
-    cores = os.cpu_count() or 1
-    workers = max(1, min(cores, world * threads))
+    workers = max(1, min(os.cpu_count() or 1, world * threads))
     weights, digest = load_weights(checkpoint, family, programs, workers, progress)
     columns = settings.rows * max(program.widest for program in programs)
     exchange = Exchange(world, threads, settings.rows, columns, settings.limit_s)
-    spins = SPINS if world * threads <= cores else 0
     rings = rings or ring_sizes(family)
     latent_exponent = checkpoint.latent_exponent()
     devices = []
     for rank, (program, mine) in enumerate(zip(programs, weights, strict=True)):
-        heads, kda = (
-            last - first
-            for first, last in (family.heads(world, rank), family.kda_heads(world, rank))
-        )
+        first, last = family.kda_heads(world, rank)
         memory = glm_memory(
-            family, checkpoint, program, mine, settings, rings, (heads, kda), threads,
+            family, checkpoint, program, mine, settings, rings, last - first, threads,
             exchange.meeting(),
         )  # fmt: skip
         devices.append(

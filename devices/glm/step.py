@@ -139,5 +139,16 @@ def step_tables(state: State, batch: GlmBatch, drafts: int, spare_page: int, sid
     )
 
 
+def empty_tables(lanes: int) -> GlmStep:
+    """The tables of a step without rows."""
+    none, pairs = np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
+    return GlmStep(
+        tokens=none, positions=none, lanes=none, selected=none,
+        tables=np.zeros((lanes, 1), np.int32), runs=np.zeros((0, 4), np.int64), next_tokens=none,
+        sampled=pairs, windows=none, kept=none, ends=np.zeros((0, 1), np.int64), wants=none,
+        limits=none, poisoned=none, side=0,
+    )  # fmt: skip
+
+
 def _columns(rows: list[tuple[int, ...]], width: int) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, width)
