@@ -15,7 +15,6 @@ from typing import Any, cast, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from .closed import plain_closed
 from .commands import AnyCommand, DeviceDone
 from .errors import BrokenRecord
 from .facts import RESERVED, AnyFact, StepClosed
@@ -32,8 +31,6 @@ _REFERENCE = rb'"%s":\{"content":"([0-9a-f]{32})"\}'
 
 def encode(record: Record, content: dict[str, bytes] | None = None) -> bytes:
     """The bytes of a record; given `content`, large fields go there and leave their names."""
-    if isinstance(record, StepClosed) and (joined := plain_closed(record)) is not None:
-        return joined
     references = {}
     if content is not None and (large := _LARGE[type(record)]):
         for field in large:

@@ -17,7 +17,6 @@ from kvtape.events.canon import (
     pack_ids,
     unpack_ids,
 )
-from kvtape.events.closed import plain_closed
 from kvtape.events.commands import Arrive, DeviceDone
 from kvtape.events.errors import BrokenRecord
 from kvtape.events.facts import RowsKept, RunClosed, SnapshotTaken, StepClosed
@@ -66,52 +65,6 @@ def test_a_record_that_is_known_is_the_one_that_is_checked(
     assert encode(unchecked) == encode(checked)
     with pytest.raises(ValidationError):
         setattr(unchecked, next(iter(kind.model_fields)), 1)
-
-
-NAMES = st.sampled_from(["rows", "logits", "z", "a_b", 'q"', "\\", "\u00e9"])
-INTEGERS = st.one_of(
-    st.integers(0, 10**18 - 1), INT64, st.sampled_from([True, 1.5, "7", None, 2**63, 10**30])
-)
-TEXTS = st.one_of(
-    SUM, st.sampled_from(['"', '","', "\\", "A", "\n", "\u00e9", "\ud800", 7, None, b"ab"])
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(data=st.data())
-def test_sums_joined_from_their_texts_are_those_of_the_serializer_or_none(
-    data: st.DataObject,
-) -> None:
-    """Whatever a record holds: its one form, or nothing."""
-    count = data.draw(st.integers(0, 3))
-    some = st.lists(TEXTS, min_size=count, max_size=count)
-    streams = data.draw(st.lists(INTEGERS, min_size=count, max_size=count))
-    parts = data.draw(st.dictionaries(NAMES, st.one_of(some.map(tuple), some), max_size=3))
-    digests = known(Digests, streams=tuple(streams), parts=dict(sorted(parts.items())), ranks={})
-    closed = known(
-        StepClosed, kind="step_closed", step=data.draw(INTEGERS), digests=digests,
-        book=data.draw(TEXTS), flagged=data.draw(st.sampled_from([(), (1,), []])),
-    )  # fmt: skip
-    joined = plain_closed(closed)
-    if joined is not None:
-        assert joined == closed.__pydantic_serializer__.to_json(closed, warnings="error")
-        assert decode_fact(joined) == closed
-
-
-@given(
-    step=st.integers(0, 10**17),
-    streams=st.lists(st.integers(0, 10**17), min_size=1, max_size=4).map(tuple),
-    parts=st.sets(st.sampled_from(["rows", "logits", "a_b"]), min_size=1),
-    book=SUM,
-    data=st.data(),
-)
-def test_the_sums_of_an_ordinary_step_are_joined(
-    step: int, streams: tuple[int, ...], parts: set[str], book: str, data: st.DataObject
-) -> None:
-    some = st.lists(SUM, min_size=len(streams), max_size=len(streams)).map(tuple)
-    digests = made(Digests, streams=streams, parts={part: data.draw(some) for part in parts})
-    closed = StepClosed(step=step, digests=digests, book=book, flagged=())
-    assert plain_closed(closed) == encode(closed)
 
 
 @given(digests=of_record(Digests), book=SUM)
