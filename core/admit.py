@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import NO_STATE, Lane, PageId, Rank, RequestId, StateId, StreamId
-from .keep import reclaim, reclaimable
-from .state import Phase, State, Stream
+from ..events.ids import NO_STATE, Lane, Rank, StreamId
+from .keep import store_of
+from .state import Phase, State
+from .store import NO_HIT, drop
 
 
 def arrive(state: State, wish: c.Arrive) -> Iterator[AnyFact]:
@@ -67,60 +68,27 @@ def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
 
 def admit(state: State) -> Iterator[AnyFact]:
     """Seat the head of the queue while there is a lane and a promise for it; nobody passes it."""
+    store = store_of(state)
     while state.queue and None in state.lanes:
         stream = state.streams[state.queue[0]]
-        resumed, pages = _match(state, stream)
+        hit = store.match(state, stream)
         wanted = pages_for(state, rows_wanted(state, stream.prompt_tokens, stream.request.max_new))
-        if resumed != NO_STATE and reclaimable(state, resumed) < wanted - len(pages):
-            resumed, pages = NO_STATE, ()  # a hit must not hold a stream back
-        promise = wanted - len(pages)
-        if reclaimable(state, resumed) < promise:
+        if hit.state != NO_STATE and store.room(state, hit) < wanted - len(hit.pages):
+            hit = NO_HIT  # a hit must not hold a stream back
+        promise = wanted - len(hit.pages)
+        if store.room(state, hit) < promise:
             return
-        yield from reclaim(state, promise, resumed, stream.request.request)
+        yield from store.make_room(state, promise, hit, stream.request.request)
         yield f.StreamBegun(
             stream=stream.stream,
             lane=Lane(state.lanes.index(None)),
-            kept_pages=len(pages),
+            kept_pages=len(hit.pages),
             promise_pages=promise,
-            marks=plan_marks(state, stream, len(pages) * state.opened.rules.page_rows),
+            marks=store.marks(state, stream, hit.mark),
             owner=Rank(0),
-            state=resumed,
+            state=hit.state,
         )
-        if pages:
-            yield f.PagesAdopted(stream=stream.stream, pages=pages)
-
-
-def _match(state: State, stream: Stream) -> tuple[StateId, tuple[PageId, ...]]:
-    """The deepest kept state that the prompt repeats, and its pages; one row is left to run."""
-    assert state.tree is not None, "only rank 0 admits"
-    rules = state.opened.rules
-    most = (stream.prompt_tokens - 1) // rules.page_rows
-    path = state.tree.walk(stream.request.prompt, stream.request.salt, most)
-    if rules.snapshots:  # such a state stands at its own mark only
-        while path and not path[-1].ends:
-            path.pop()
-    if not path:
-        return NO_STATE, ()
-    return state.tree.state_below(path[-1]), tuple(node.page for node in path)
-
-
-def plan_marks(state: State, stream: Stream, start: int) -> tuple[int, ...]:
-    """Rows at which states are kept while the prompt runs: history's end and the prompt's end.
-
-    Each is floored to the family's grid, past `start`, with a row and the lookahead left to run.
-    """
-    rules, tokens = state.opened.rules, stream.prompt_tokens
-    if tokens < rules.min_prompt:
-        return ()
-    last = tokens if rules.finish_marks else tokens - max(1, rules.lookahead)
-    candidates = [min(stream.request.history_tokens, last), last] if rules.snapshots else [last]
-    marks: list[int] = []
-    for candidate in candidates:
-        mark = candidate // rules.mark_rows * rules.mark_rows
-        gap = [abs(mark - other) for other in (start, *marks)]
-        if mark > start and min(gap) >= max(rules.min_gap, 1):
-            marks.append(mark)
-    return tuple(sorted(marks))
+        yield from store.seat(state, stream, hit)
 
 
 def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:
@@ -128,7 +96,7 @@ def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:
     stream = state.streams.get(StreamId(answer.stream))
     if stream is None or stream.phase is not Phase.RESUMING or stream.state != answer.state:
         return  # cancelled while the ranks were reading
-    mark = stream.kept_pages * state.opened.rules.page_rows
+    mark = stream.pages * state.opened.rules.page_rows  # it has leased nothing past it yet
     kept = state.kept.get(answer.state)
     why = (
         answer.why or _unlike(kept.digest, answer.digest, mark == kept.mark) if kept else "dropped"
@@ -143,7 +111,7 @@ def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:
         stream=answer.stream, state=answer.state, rank=answer.rank, why=why or "refused"
     )
     if answer.state in state.kept:
-        yield _dropped(answer.state, stream.request.request)
+        yield drop(state.kept[answer.state], "damaged", stream.request.request)
 
 
 def _unlike(kept: dict[str, str], found: dict[str, str], whole: bool) -> str:
@@ -151,7 +119,3 @@ def _unlike(kept: dict[str, str], found: dict[str, str], whole: bool) -> str:
     if not whole:
         return ""
     return next((f"{part}_differ" for part in sorted(kept) if kept[part] != found.get(part)), "")
-
-
-def _dropped(state: StateId, request: RequestId) -> f.StateDropped:
-    return f.StateDropped(state=state, why="damaged", request=request)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..events.ids import NO_STATE
+from .keep import store_of
 from .state import NO_LANE, Phase, State, Stream
 
 
@@ -20,7 +21,7 @@ def check(state: State) -> None:
     for stream in state.streams.values():
         _check_stream(state, stream)
     _check_kept(state)
-    _check_tree(state)
+    store_of(state).check(state)
 
 
 def _check_holders(state: State) -> None:
@@ -84,22 +85,9 @@ def _check_stream(state: State, stream: Stream) -> None:
 
 def _check_kept(state: State) -> None:
     rules = state.opened.rules
-    assert len(state.kept) <= state.opened.states, "more kept states than the limit"
     for kept in state.kept.values():
         assert kept.mark % rules.mark_rows == 0 and kept.mark % rules.page_rows == 0, "I6"
-        assert len(kept.pages) * rules.page_rows == kept.mark, "a state's pages end at its mark"
         assert len(kept.tokens) == min(kept.mark + rules.lookahead, len(kept.tokens)), "tokens"
         assert kept.used <= state.clock, "used after now"
     for stream in state.streams.values():
-        if stream.phase is Phase.RESUMING:
-            assert stream.state != NO_STATE, "resumes nothing"
-            assert stream.pages == stream.kept_pages, "leased before its resume was answered"
-
-
-def _check_tree(state: State) -> None:
-    """The tree holds exactly the kept states, each on its own pages."""
-    if state.tree is None:
-        return
-    paths = dict(state.tree.paths())
-    held = {kept.state: kept.pages for kept in state.kept.values()}
-    assert paths == held, f"the tree holds {paths}, the kept states {held}"
+        assert stream.phase is not Phase.RESUMING or stream.state != NO_STATE, "resumes nothing"

@@ -13,6 +13,7 @@ from .pages import PageBook
 from .tree import PromptTree
 
 NO_LANE = Lane(-1)
+RADIX, FLAT = 0, 1  # flag `store` of a run: where kept states stand
 
 
 class Phase(StrEnum):
@@ -84,7 +85,7 @@ class State:
     opened: RunOpened
     book: PageBook
     tables: NDArray[np.int32]
-    tree: PromptTree | None  # rank 0 alone holds one
+    tree: PromptTree | None  # rank 0 alone holds one, for the radix store
     step: int = 0
     clock: int = 0
     next_stream: int = 0
@@ -113,6 +114,11 @@ def table_pages(context: int, page_rows: int) -> int:
     return -(-context // page_rows) + 1
 
 
+def store_flag(opened: RunOpened) -> int:
+    """Which store a run keeps its states in."""
+    return opened.flags.get("store", RADIX)
+
+
 def open_state(opened: RunOpened, *, leader: bool = True) -> State:
     """The state of a run before its first event; followers hold no prompt tree."""
     width = table_pages(opened.context, opened.rules.page_rows)
@@ -120,6 +126,8 @@ def open_state(opened: RunOpened, *, leader: bool = True) -> State:
         opened=opened,
         book=PageBook(opened.pages, opened.order),
         tables=np.full((opened.lanes, width), opened.pages, np.int32),
-        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead) if leader else None,
+        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead)
+        if leader and store_flag(opened) == RADIX
+        else None,
         lanes=[None] * opened.lanes,
     )

@@ -1,0 +1,137 @@
+"""The radix store: a kept state lends the pages that it stands on; the prompt tree finds it."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..events import facts as f
+from ..events.facts import AnyFact
+from ..events.ids import NO_STATE, PageId, RequestId, StateId
+from .state import KeptState, Phase, State, Stream
+from .store import NO_HIT, Hit, digest_at_mark, drop, last_mark, prompt_marks
+from .tree import PromptTree
+
+
+class RadixStore:
+    """Kept states share pages with streams and with each other; `states` of a run bounds them."""
+
+    def match(self, state: State, stream: Stream) -> Hit:
+        """The deepest kept state that the prompt repeats, and its pages."""
+        rules = state.opened.rules
+        most = (stream.prompt_tokens - 1) // rules.page_rows
+        tree = _tree(state)
+        path = tree.walk(stream.request.prompt, stream.request.salt, most)
+        if rules.snapshots:  # such a state stands at its own mark only
+            while path and not path[-1].ends:
+                path.pop()
+        if not path:
+            return NO_HIT
+        pages = tuple(node.page for node in path)
+        return Hit(tree.state_below(path[-1]), len(pages) * rules.page_rows, pages)
+
+    def room(self, state: State, hit: Hit) -> int:
+        """Pages that could be promised if every kept state went but the one that is hit."""
+        idle = (state.book.leases == 0) & (state.book.kept > 0)
+        if hit.state != NO_STATE:
+            idle[np.asarray(state.kept[hit.state].pages)] = False
+        return state.book.available + int(np.count_nonzero(idle))
+
+    def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
+        """Drop kept states, weakest first, until so many pages can be promised."""
+        while state.book.available < want:
+            others = (kept for kept in state.kept.values() if kept.state != hit.state)
+            idle = [kept.state for kept in others if _frees(state, kept)]
+            assert idle, f"{want} pages were reclaimable and are not"
+            yield drop(_weakest(state, idle), "reclaimed", request)
+
+    def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
+        """The pages of the hit become the head of the stream's table."""
+        if hit.pages:
+            yield f.PagesAdopted(stream=stream.stream, pages=hit.pages)
+
+    def marks(self, state: State, stream: Stream, start: int) -> tuple[int, ...]:
+        """History's end and the prompt's end; pages alone are kept at the prompt's end only."""
+        rules, last = state.opened.rules, last_mark(state, stream)
+        if rules.finish_marks:
+            last = stream.prompt_tokens
+        history = (min(stream.request.history_tokens, last),) if rules.snapshots else ()
+        return prompt_marks(state, stream, start, (*history, last))
+
+    def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
+        """Keep rows on the tree's pages where the tree has them, else on the stream's own."""
+        rules, opened, tree = state.opened.rules, state.opened, _tree(state)
+        count = mark // rules.page_rows
+        assert mark % rules.mark_rows == 0 and count > 0, f"mark {mark} is off the grid"
+        tokens = stream.tokens[: mark + rules.lookahead]
+        path = tree.walk(tokens, stream.request.salt, count)
+        yield from _swap(state, stream, tuple(node.page for node in path))
+        if len(path) == count and (path[-1].ends or not rules.snapshots):
+            return  # the same rows are kept already
+        if opened.states == 0:
+            return
+        while len(state.kept) >= opened.states:
+            yield drop(_weakest(state, list(state.kept)), "evicted", stream.request.request)
+        path = tree.walk(tokens, stream.request.salt, count)
+        pages = tuple(node.page for node in path) + tuple(state.table(stream))[len(path) : count]
+        taken = f.SnapshotTaken(
+            state=StateId(state.next_state),
+            stream=stream.stream,
+            mark=mark,
+            shared=True,
+            pages=pages,
+            digest=digest_at_mark(state, stream),
+        )
+        yield taken
+        if not rules.snapshots:  # any of its pages can be resumed at, so shorter states are spare
+            for passed in tree.passed_by(taken.state):
+                yield drop(state.kept[passed], "moved_past", stream.request.request)
+
+    def check(self, state: State) -> None:
+        """A state's pages end at its mark, and the tree holds exactly the kept states."""
+        rows = state.opened.rules.page_rows
+        assert len(state.kept) <= state.opened.states, "more kept states than the limit"
+        for kept in state.kept.values():
+            assert len(kept.pages) * rows == kept.mark, "a state's pages end at its mark"
+        for stream in state.streams.values():
+            if stream.phase is Phase.RESUMING:
+                assert stream.pages == stream.kept_pages, "leased before its resume was answered"
+        if state.tree is not None:
+            paths = dict(state.tree.paths())
+            held = {kept.state: kept.pages for kept in state.kept.values()}
+            assert paths == held, f"the tree holds {paths}, the kept states {held}"
+
+
+def _tree(state: State) -> PromptTree:
+    assert state.tree is not None, "only rank 0 keeps"
+    return state.tree
+
+
+def _swap(state: State, stream: Stream, pages: Sequence[PageId]) -> Iterator[AnyFact]:
+    """Use the tree's pages in place of the stream's equal ones, run by run."""
+    mine = state.table(stream)[: len(pages)]
+    first = 0
+    while first < len(pages):
+        last = first
+        while last < len(pages) and mine[last] != pages[last]:
+            last += 1
+        if last > first:
+            yield f.PagesSwapped(stream=stream.stream, first=first, pages=tuple(pages[first:last]))
+        first = last + 1
+
+
+def _frees(state: State, kept: KeptState) -> bool:
+    """Whether dropping the state alone frees a page now."""
+    pages = np.asarray(kept.pages)
+    return bool(np.any((state.book.leases[pages] == 0) & (state.book.kept[pages] == 1)))
+
+
+def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
+    """The state to give up first: moved past by another, then never hit, then longest unused."""
+    tree = _tree(state)
+
+    def rank(state_id: StateId) -> tuple[bool, bool, int]:
+        kept = state.kept[state_id]
+        passed = tree.moved_past(state_id)
+        return (not passed, kept.hit and not passed, kept.used)
+
+    return state.kept[min(among, key=rank)]
