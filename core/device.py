@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,13 @@ from ..events.ids import Rank, StateId, StreamId
 from .state import State
 
 Pair = tuple[int, int]  # a digest: two sums modulo 2^64
+
+
+class HeldRows(NamedTuple):
+    """Rows of one digest layer and head: positions [n] int64, words [n, width] uint64."""
+
+    positions: NDArray[np.int64]
+    words: NDArray[np.uint64]
 
 
 @dataclass(slots=True)
@@ -62,8 +69,10 @@ class EveryRow:
 class Report:
     """What one rank says of a step.
 
-    sums[stream][part]: cumulative over kept rows, this rank's share of split parts.
-    streams, starts, tokens: accepted tokens in indptr form; rank 0's alone are read.
+    sums[stream][part]: cumulative over kept rows, this rank's share of split parts; a part that is
+    summed at some steps only is left out at others, for every rank alike.
+    streams, starts, tokens: accepted tokens in indptr form; drafts: by stream, how many tokens its
+    window had drafted and how many of them were kept. Rank 0's alone are read.
     """
 
     rank: Rank
@@ -71,6 +80,7 @@ class Report:
     streams: list[StreamId] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
     tokens: list[int] = field(default_factory=list)
+    drafts: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
     flagged: list[StreamId] = field(default_factory=list)
     sums: Mapping[StreamId, dict[str, Pair]] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
@@ -93,10 +103,12 @@ class Device(Protocol):
 
     What each fact means to a device:
       PagesLeased         fill the pages with poison, when poison is on
-      StreamBegun         state -1: zero the stream's fixed part and its sums; otherwise restore the
-                          snapshot, re-sum the adopted pages, answer with an Ack in the report
+      StreamBegun         state -1: zero the stream's fixed part and its sums; otherwise, once the
+                          step's leases are done: restore the snapshot, copy its rows in if it has
+                          them, re-sum the stream's pages, answer with an Ack in the report
       ResumeRefused       forget what the resume restored: as StreamBegun with state -1
-      SnapshotTaken       copy the fixed part (families with snapshots; nothing for pages alone)
+      SnapshotTaken       copy the fixed part, and the rows where it is not shared (families with
+                          snapshots; nothing for pages alone)
       StateDropped        forget the copy
       FaultInjected       flip the bit, if the rank is this one
       PromptStepRun       compute rows; sample after the last one if it is the last known token
@@ -122,9 +134,9 @@ class Device(Protocol):
         ...
 
     def read_rows(
-        self, state: State, stream: StreamId, layer: int, first: int, rows: int
-    ) -> dict[int, NDArray[np.uint64]]:
-        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> dict[int, HeldRows]:
+        """The rows of one digest layer that stand at these positions, by head."""
         ...
 
     def layers(self, part: str) -> int:

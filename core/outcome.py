@@ -30,16 +30,29 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
         return known(Digests, streams=streams, parts=parts, ranks={})
     streams = tuple(sorted(lead.sums))
     held = [[report.sums[stream] for report in reports] for stream in streams]
-    named = [part for part in sorted(rules.parts) if held and part in held[0][0]]
+    named = [part for part in sorted(rules.parts) if any(part in each[0] for each in held)]
     shared = [part for part in named if part in rules.split and len(reports) > 1]
-    shares = {part: [[sums[part] for sums in each] for each in held] for part in shared}
-    leads = {part: [each[0][part] for each in held] for part in named if part not in shares}
-    whole = leads | {part: [add_pairs(*share) for share in shares[part]] for part in shared}
-    return Digests(
-        streams=streams,
-        parts={part: tuple(pairs_hex(whole[part])) for part in named},
-        ranks={part: tuple(tuple(pairs_hex(share)) for share in shares[part]) for part in shared},
-    )
+    parts = {part: tuple(_texts([each[0].get(part) for each in held])) for part in named}
+    ranks: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for part in shared:
+        shares = [[sums.get(part) for sums in each] for each in held]
+        parts[part] = tuple(_texts([_whole(share) for share in shares]))
+        ranks[part] = tuple(tuple(_texts(share)) for share in shares)
+    return Digests(streams=streams, parts=parts, ranks=ranks)
+
+
+def _texts(pairs: Sequence[Pair | None]) -> list[str]:
+    """Each pair's digits, "" for one that is not kept."""
+    if None in pairs:
+        return ["" if pair is None else pair_hex(pair) for pair in pairs]
+    return pairs_hex([pair for pair in pairs if pair is not None])
+
+
+def _whole(shares: Sequence[Pair | None]) -> Pair | None:
+    """The sum over ranks, if they have one."""
+    kept = [share for share in shares if share is not None]
+    assert len(kept) in (0, len(shares)), "some ranks summed a part, others did not"
+    return add_pairs(*kept) if kept else None
 
 
 def partings(rules: FamilyRules, reports: Sequence[Report], book: str) -> list[Parting]:

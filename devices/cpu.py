@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.device import Ack, Break, Pair, Report
+from ..core.device import Ack, Break, HeldRows, Pair, Report
 from ..core.digests import add_pairs
 from ..core.families.llama import Llama
 from ..core.kernels.attend import cut_tiles, tile_rows
@@ -160,10 +160,13 @@ class CpuDevice:
         return {} if row is None else {0: row.tobytes()}
 
     def read_rows(
-        self, state: State, stream: StreamId, layer: int, first: int, rows: int
-    ) -> dict[int, NDArray[np.uint64]]:
-        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
-        return self.inspector.read_rows(self._table(state, stream), layer, first, first + rows)
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> dict[int, HeldRows]:
+        """The rows of one digest layer that stand at these positions, by head."""
+        assert part in self.rules.split, f"{part} is not in memory"
+        found = self.inspector.read_rows(self._table(state, stream), layer, first, first + rows)
+        positions = np.arange(first, first + rows)
+        return {head: HeldRows(positions, words) for head, words in found.items()}
 
     def layers(self, part: str) -> int:
         """How many digest layers a part has."""

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..core.device import Ack, Break, Pair, Poisoned, Report, Running
+from ..core.device import Ack, Break, HeldRows, Pair, Poisoned, Report, Running
 from ..core.digests import SumTable
 from ..core.families.family import share
 from ..core.kernels.digest import PARTS as KINDS
@@ -31,13 +30,15 @@ from ..core.state import State, Stream
 from ..events import facts as f
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import NO_STATE, Lane, Rank, StateId, StreamId
+from .fake_copies import KeptCopy, copy_out, copy_pages_in
 from .fake_memory import (
     Batch,
     Entry,
-    KeptCopy,
     Words,
     batch_of,
     flip,
+    positions_of,
+    rows_of,
     shape_and_memory,
     words_of,
 )
@@ -97,6 +98,7 @@ class FakeDevice:
         self._lanes: dict[StreamId, Lane] = {}
         self._rows = [0] * opened.lanes
         self.copies: dict[StateId, KeptCopy] = {}
+        self._resuming: list[f.StreamBegun] = []  # of the step that is being launched
         self._parts = self._rules.parts
         self._columns = np.array([PARTS.index(part) for part in self._parts])
         self._scratch = self._shape.scratch
@@ -147,14 +149,12 @@ class FakeDevice:
         return {head: row.tobytes() for head, row in words.items()}
 
     def read_rows(
-        self, state: State, stream: StreamId, layer: int, first: int, rows: int
-    ) -> dict[int, NDArray[np.uint64]]:
-        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
-        read = [self.read(state, stream, "rows", layer, first + at) for at in range(rows)]
-        return {
-            head: np.frombuffer(b"".join(row[head] for row in read), np.uint64).reshape(rows, -1)
-            for head in (read[0] if read else {})
-        }
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> dict[int, HeldRows]:
+        """The rows of one digest layer that stand at these positions, by head."""
+        lane, last = self._lanes[stream], first + rows
+        held = positions_of(part, first, last, self._rows[lane])
+        return rows_of(self._shape, self._memory, state.tables, lane, part, layer, held)
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -172,6 +172,9 @@ class FakeDevice:
                 entries.append(self._prompt_rows(streams[-1], fact, _end(entries)))
             elif (does := _DOES.get(fact.kind)) is not None:
                 does(self, state, fact, report)
+        for begun in self._resuming:  # after the leases: what is copied in stays
+            report.acks.append(self._resume(state, begun, report))
+        self._resuming.clear()
         if entries:
             self._step(state, streams, entries, report, every_row)
         return report
@@ -211,11 +214,12 @@ class FakeDevice:
         if self._shape.digests and self._shape.states:
             self._sum_fixed(state, lane, 0, self._shape.sums + 2 * len(PARTS) * lane)
         if fact.state != NO_STATE:
-            report.acks.append(self._resume(state, fact, report))
+            self._resuming.append(fact)
 
     def _resume(self, state: State, fact: f.StreamBegun, report: Report) -> Ack:
         """Restore the copy, sum up what is read back, and say where it is not what was kept."""
-        lane, mark = fact.lane, fact.kept_pages * self._rules.page_rows
+        lane, held = fact.lane, state.streams[fact.stream].pages
+        mark, pages = held * self._rules.page_rows, state.tables[lane, :held]
         memory, copy = self._memory, self.copies.get(fact.state)
         if self.refuse_resume or (copy is None and self._rules.snapshots):
             why = "told_to_refuse" if self.refuse_resume else "no_copy"
@@ -223,6 +227,8 @@ class FakeDevice:
         self._rows[lane] = mark
         if copy is not None and "restore" not in self._broken:
             memory.fixed[lane] = copy.fixed
+        if copy is not None and copy.paged:
+            copy_pages_in(memory, pages, copy)
         if not self._shape.digests:
             return Ack(fact.stream, fact.state, ok=True)
         place, sums = self._shape.sums + 2 * len(PARTS) * lane, memory.sums[lane]
@@ -230,7 +236,6 @@ class FakeDevice:
         self._sum_fixed(state, lane, mark, place)
         sums[MARKS] = sums[ROWS]
         kept = np.zeros_like(sums) if copy is None else copy.sums.copy()
-        pages = state.tables[lane, : fact.kept_pages]
         kept[list(ON_PAGES)] = memory.page_sums[:, pages].sum(axis=1)
         self._compare(report, fact.stream, IN_MEMORY, kept, sums)
         read = [part for part in self._parts if part not in ("logits", "tokens")]
@@ -254,9 +259,10 @@ class FakeDevice:
     def _kept(self, state: State, fact: f.SnapshotTaken, report: Report) -> None:
         if not self._rules.snapshots:
             return
-        lane, memory = self._lanes[fact.stream], self._memory
+        lane, count = self._lanes[fact.stream], fact.mark // self._rules.page_rows
         assert self._rows[lane] == fact.mark, f"a copy at row {self._rows[lane]}, not {fact.mark}"
-        self.copies[fact.state] = KeptCopy(memory.fixed[lane].copy(), memory.sums[lane].copy())
+        own = state.tables[lane, : 0 if fact.shared else count]
+        self.copies[fact.state] = copy_out(self._memory, lane, own)
 
     def _dropped(self, state: State, fact: f.StateDropped, report: Report) -> None:
         self.copies.pop(fact.state, None)
@@ -330,12 +336,14 @@ class FakeDevice:
         if self._shape.digests:
             words = self._memory.sums[batch.entries[:, :1], self._columns]
             report.sums = SumTable([one.stream for one in streams], self._parts, words)
-        entries = batch.entries.tolist()
+        entries, drafting = batch.entries.tolist(), self._rules.drafts > 0
         tokens, starts, rows = report.tokens, report.starts, self._rows
-        for stream, (lane, first, _, window, _, at, following, kept) in zip(
+        for stream, (lane, first, count, window, _, at, following, kept) in zip(
             streams, entries, strict=True
         ):
             rows[lane] = first + kept
+            if drafting and window:
+                report.drafts[stream.stream] = (count - 1, kept - 1)
             if window or following < 0:
                 report.streams.append(stream.stream)
                 tokens += drawn[at if window else at + kept - 1 : at + kept]

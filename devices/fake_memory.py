@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.device import EveryRow
+from ..core.device import EveryRow, HeldRows
 from ..core.families.family import Span
 from ..core.kernels.fake_memory import (
     DRAWN,
@@ -32,14 +32,6 @@ DIGEST_LEVELS = ("rows", "full")
 Words = NDArray[np.uint64]
 Table = NDArray[np.int32]
 Entry = tuple[int, int, int, int, int, int, int, int]  # as in core/kernels/fake.py
-
-
-@dataclass(frozen=True, slots=True)
-class KeptCopy:
-    """A snapshot: a lane's fixed words, and the sums [8, 2] of the stream that left it."""
-
-    fixed: Words
-    sums: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +172,28 @@ def words_of(
     assert part == "rings", f"{part} is not in memory"
     rings, slot = fixed[states:].reshape(shape.heads, RING), position % RING
     return {head: rings[i, slot : slot + 1] for i, head in enumerate(own)}
+
+
+def positions_of(part: str, first: int, last: int, rows: int) -> range:
+    """Positions [first, last) at which a stream of so many rows has a row of a part."""
+    if part == "rings":
+        return range(max(first, rows - RING, 0), min(last, rows))
+    if part == "states":
+        return range(first, min(last, 1))
+    if part == "keys":  # a pool's key stands at its last position
+        return range(first + (POOL - 1 - first) % POOL, last, POOL)
+    return range(first, last)
+
+
+def rows_of(
+    shape: Any, memory: Memory, tables: Table, lane: int, part: str, layer: int, held: range
+) -> dict[int, HeldRows]:
+    """The rows of one digest layer at these positions, by head."""
+    read = [words_of(shape, memory, tables, lane, part, layer, position) for position in held]
+    return {
+        head: HeldRows(np.array(held, np.int64), np.stack([row[head] for row in read]))
+        for head in (read[0] if read else {})
+    }
 
 
 def flip(words: Words, column: int, bit: int) -> None:

@@ -145,8 +145,10 @@ def _first_of(mine: Told, theirs: Told, apart: set[str], found: Found) -> Differ
         if tokens is not None and tokens.position < position:
             return tokens
         (at, ours), (_, others) = mine.sums[position], theirs.sums[position]
-        for part, value in ours.items():
-            other = others.get(part, "")
+        for part in dict.fromkeys((*ours, *others)):
+            value, other = ours.get(part, ""), others.get(part, "")
+            if not value and not other:
+                continue  # not summed there, on either side
             if part in apart or not value or not other:
                 found.not_comparable.add(part)
             elif value != other:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 
-from ..core.device import Device
+from ..core.device import Device, HeldRows
+from ..core.families.caches import cache_names, digest_layer
 from ..core.state import Phase, State, Stream
 from ..events.commands import Inject
 from ..events.facts import RunOpened
 from ..events.ids import Rank
+from .syndrome import rows_in_reach
 
 FIELDS = (
     "rank",
@@ -28,7 +30,9 @@ ANY = "*"
 NOT_IN_MEMORY = ("marks", "logits", "tokens")  # parts that are sums of other parts, or pass by
 ELEMENT_BITS = 16
 EXPONENT_BITS = 8
-WORD_ELEMENTS = 4  # an exponent is read as a word of its own behind a row's codes
+WORD_ELEMENTS = 4  # of a word
+WITH_EXPONENTS = ("llama",)  # an exponent is read as a word of its own behind a row's codes
+BESIDE_PAGES = ("states", "rings")  # their rows are those of the last step, wherever it came to
 
 Pick = Callable[[int], int]
 LOG = logging.getLogger("kvtape.inject")
@@ -69,7 +73,7 @@ class Fault:
         parts = [name for name in opened.rules.parts if name not in NOT_IN_MEMORY]
         if part not in parts:
             raise BadFault(f"--inject part={part}: this model has {', '.join(parts)}")
-        caches = caches_of(opened, part)
+        caches = cache_names(opened.family, part)
         if self.fields["cache"] not in (ANY, *caches):
             raise BadFault(f"--inject cache={self.fields['cache']}: expected {' or '.join(caches)}")
         layers = max(device.layers(part) for device in devices) // len(caches)
@@ -86,11 +90,6 @@ class Fault:
         if not 0 <= chosen < below:
             raise BadFault(f"--inject {name}={chosen}: there are {below} here")
         return chosen
-
-
-def caches_of(opened: RunOpened, part: str) -> str:
-    """The names of a layer's caches, a letter each: k and v where keys and values are two."""
-    return "kv" if part == "rows" and opened.family == "llama" else "k"
 
 
 class Injector:
@@ -133,19 +132,17 @@ class Injector:
         return self._fault.number(name, below, self._pick)
 
     def _command(self, state: State, stream: Stream) -> Inject:
-        fields = self._fault.fields
+        fields, family = self._fault.fields, state.opened.family
         part = fields["part"]
         rank = self._rank(part)
-        device = self._devices[rank]
-        caches = caches_of(state.opened, part)
-        layer = self._number("layer", device.layers(part) // len(caches))
+        caches = cache_names(family, part)
+        layer = self._number("layer", self._devices[rank].layers(part) // len(caches))
         cache = fields["cache"] if fields["cache"] != ANY else caches[self._pick(len(caches))]
-        position = self._number("position", stream.rows)
-        digest_layer = len(caches) * layer + caches.index(cache)
-        rows = device.read(state, stream.stream, part, digest_layer, position)
+        rows = self._rows(state, stream, rank, digest_layer(family, part, layer, cache))
         head = self._head(sorted(rows))
-        elements = len(rows[head]) * 8 // ELEMENT_BITS
-        exponent = elements - WORD_ELEMENTS if len(caches) == 2 else elements
+        position = self._position(rows[head])
+        elements = rows[head].words.shape[1] * WORD_ELEMENTS
+        exponent = elements - WORD_ELEMENTS if family in WITH_EXPONENTS else elements
         column = self._number("column", min(elements, exponent + 1))
         return Inject(
             rank=Rank(rank),
@@ -159,6 +156,19 @@ class Injector:
             bit=self._number("bit", ELEMENT_BITS if column < exponent else EXPONENT_BITS),
             when=fields["when"],
         )
+
+    def _rows(self, state: State, stream: Stream, rank: int, layer: int) -> dict[int, HeldRows]:
+        """The rows that a rank holds of one digest layer, at the fault's position if it has one."""
+        part, named = self._fault.fields["part"], self._fault.fields["position"]
+        last = rows_in_reach(state, stream.stream) if part in BESIDE_PAGES else stream.rows
+        first, count = (0, last) if named == ANY else (int(named), 1)
+        rows = self._devices[rank].read_rows(state, stream.stream, part, layer, first, count)
+        if not rows and named != ANY:
+            raise BadFault(f"--inject position={named}: rank {rank} has no row of {part} there")
+        return rows
+
+    def _position(self, rows: HeldRows) -> int:
+        return int(rows.positions[self._pick(len(rows.positions))])
 
     def _rank(self, part: str) -> int:
         holders = [rank for rank, device in enumerate(self._devices) if device.layers(part)]

@@ -4,17 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..core.device import Device
+from ..core.device import Device, HeldRows
 from ..core.digests import ZERO, add_pairs
+from ..core.families.caches import cache_names
 from ..core.state import State
 from ..events.facts import RunOpened
 from ..events.ids import StreamId
 from .machine import Machine
-
-Words = NDArray[np.uint64]
-CACHES = "kv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +42,10 @@ class Place:
         return abs(self.left - self.right)
 
 
-def caches(opened: RunOpened, part: str) -> int:
-    """How many caches a layer of a part has: keys and values, or one."""
-    return 2 if opened.family == "llama" and part == "rows" else 1
-
-
 def layer_and_cache(opened: RunOpened, part: str, digest_layer: int) -> tuple[int, str]:
     """A digest layer by its names."""
-    count = caches(opened, part)
-    return digest_layer // count, CACHES[digest_layer % count]
+    names = cache_names(opened.family, part)
+    return digest_layer // len(names), names[digest_layer % len(names)]
 
 
 def holders(machine: Machine, part: str, rank: int = -1) -> list[tuple[Device, State]]:
@@ -91,27 +83,13 @@ def read(
     return found
 
 
-def words_of_layer(
+def rows_of_layer(
     machine: Machine, stream: StreamId, part: str, layer: int, rows: int, rank: int
-) -> Iterator[tuple[int, NDArray[np.int64], Words]]:
-    """(head, positions [n], words [n, width]) by head; positions that hold a row of the part."""
-    if part == "rows":
-        for device, state in holders(machine, part, rank):
-            for head, found in device.read_rows(state, stream, layer, 0, rows).items():
-                yield head, np.arange(rows), np.ascontiguousarray(found)
-        return
-    positions = [
-        position
-        for position in range(rows)
-        if probe(machine, stream, part, layer, range(position, position + 1), rank) != ZERO
-    ]
-    by_head: dict[int, list[bytes]] = {}
-    for position in positions:
-        for head, row in read(machine, stream, part, layer, position, rank).items():
-            by_head.setdefault(head, []).append(row)
-    for head, lines in sorted(by_head.items()):
-        words = np.frombuffer(b"".join(lines), "<u8").reshape(len(lines), -1)
-        yield head, np.array(positions, np.int64), words
+) -> Iterator[tuple[int, HeldRows]]:
+    """(head, its rows at positions below `rows`) of a digest layer, as the devices hold them."""
+    for device, state in holders(machine, part, rank):
+        if layer < device.layers(part):
+            yield from device.read_rows(state, stream, part, layer, 0, rows).items()
 
 
 def first_element(left: bytes, right: bytes) -> tuple[int, int, int, int] | None:

@@ -8,7 +8,7 @@ from ..core.kernels.syndrome import find_word
 from ..core.state import State
 from ..events.ids import StreamId
 from .machine import Machine
-from .memory import Place, first_element, layer_and_cache, layers, words_of_layer
+from .memory import Place, first_element, layer_and_cache, layers, rows_of_layer
 
 
 def rows_in_reach(state: State, stream: StreamId) -> int:
@@ -34,9 +34,8 @@ def explain(
     if digest_part not in machine.opened.rules.split or len(machine.ranks.devices) == 1:
         rank = -1  # every rank holds the same rows
     for layer in range(layers(machine, digest_part)):
-        for head, positions, words in words_of_layer(
-            machine, stream, digest_part, layer, rows, rank
-        ):
+        for head, held in rows_of_layer(machine, stream, digest_part, layer, rows, rank):
+            positions, words = held.positions, np.ascontiguousarray(held.words)
             row, column, mask = find_word(
                 words, PARTS[digest_part], layer, head, positions, off_0, off_1, 0, len(words)
             )

@@ -137,7 +137,8 @@ def test_many_rows_read_at_once_are_the_rows_read_one_by_one(world: int) -> None
         assert stream.rows > 34, "more than a page"
         for device in machine.ranks.devices:
             for layer in range(device.layers("rows")):
-                many = device.read_rows(machine.state, stream.stream, layer, 5, 29)
+                many = device.read_rows(machine.state, stream.stream, "rows", layer, 5, 29)
                 for at in range(29):
                     one = device.read(machine.state, stream.stream, "rows", layer, 5 + at)
-                    assert {head: words[at].tobytes() for head, words in many.items()} == one
+                    assert {head: held.words[at].tobytes() for head, held in many.items()} == one
+                    assert all(held.positions[at] == 5 + at for held in many.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.device import Ack, Break, Pair, Poisoned, Report
+from ...core.device import Ack, Break, HeldRows, Pair, Poisoned, Report
 from ...core.digests import ZERO, add_pairs
 from ...core.families.glm import Glm
 from ...core.kernels.glm_interpreter import run_glm
@@ -31,7 +31,7 @@ from .inspect import GlmInspector, Seat
 from .ledger import BY_ROW, PAGED, GlmLedger, RowSums
 from .party import party_of
 from .program import GlmProgram
-from .step import CLEAN, GlmBatch, batch_with_drafts, empty_tables, step_tables
+from .step import CLEAN, GlmBatch, batch_with_drafts, comes_to_an_end, empty_tables, step_tables
 
 FIXED = ("states", "rings")
 
@@ -106,6 +106,8 @@ class GlmDevice:
         report = Report(self.rank, state.step)
         for fact in facts:
             self._do(state, fact, report)
+        if self.settings.digests == "full":
+            self._check_fixed(state, report)
         m = self.memory
         batch = batch_with_drafts(state, facts, m.drafts, m.draft_counts, every_row=every_row)
         draws = self._draws.of(state.streams, batch.rows)
@@ -123,6 +125,7 @@ class GlmDevice:
     def finish(self, running: GlmRunning) -> Report:
         """Run the caller's share of a launched step, wait for the others, and report."""
         report = running.report_so_far
+        ended: set[StreamId] = set()
         if running.batch.rows.rows:
             try:
                 self._run(running, 0)
@@ -131,9 +134,11 @@ class GlmDevice:
             self._note_flags(running, report)
             if self.settings.keeps_rows:
                 self._count(running, report)
-            self._note_tokens(running, report)
+            else:
+                self.ledger.pass_over(running.batch, running.tables.kept)
+            ended = self._note_tokens(running, report)
         if self.settings.keeps_rows:
-            self._note_sums(running, report)
+            self._note_sums(running, report, ended)
         return report
 
     def probe(
@@ -163,12 +168,10 @@ class GlmDevice:
         return {head: row.tobytes() for head, row in words.items()}
 
     def read_rows(
-        self, state: State, stream: StreamId, layer: int, first: int, rows: int
-    ) -> dict[int, NDArray[np.uint64]]:
-        """The words [rows, n] of some rows of one digest layer of part `rows`, by head."""
-        seat = self._seat(state, stream)
-        read = [self.inspector.words(seat, "rows", layer, first + at)[0] for at in range(rows)]
-        return {0: np.stack(read)} if read else {}
+        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
+    ) -> dict[int, HeldRows]:
+        """The rows of one digest layer that stand at these positions, by head."""
+        return self.inspector.rows(self._seat(state, stream), part, layer, first, first + rows)
 
     def layers(self, part: str) -> int:
         """How many digest layers a part has."""
@@ -232,8 +235,7 @@ class GlmDevice:
                 if found != kept:
                     report.breaks.append(Break(fact.stream, part, kept, found))
                 digest[part] = found
-        paged = {part: digest[part] for part in PAGED if part in digest}
-        self.ledger.resume(fact.stream, paged, tokens)
+        self.ledger.resume(fact.stream, digest, tokens)
         report.acks.append(Ack(fact.stream, fact.state, ok=True, digest=digest))
 
     # --- the step --------------------------------------------------------------------------------
@@ -301,22 +303,44 @@ class GlmDevice:
             report.every_row = self.ledger.every_row(running.batch, found)
         self.ledger.add(running.batch, running.tables.kept, found)
 
-    def _note_tokens(self, running: GlmRunning, report: Report) -> None:
-        """The kept tokens of each run that reached the last one known; of every row, if asked."""
+    def _note_tokens(self, running: GlmRunning, report: Report) -> set[StreamId]:
+        """The kept tokens of each run that reached the last one known; of every row, if asked.
+
+        The streams that came to where their states are summed: every one of them, if rows were.
+        """
+        ended: set[StreamId] = set()
         drawn, at = running.draws.tokens, 0
         windows, kept = running.batch.windows, running.tables.kept.tolist()
         for run, window, count in zip(running.batch.rows.runs, windows, kept, strict=True):
             own = drawn[at : at + run.sampled]
             at += run.sampled
+            new = [int(token) for token in (own[:count] if window else own[-1:])]
             if run.accepts:
                 report.streams.append(run.stream)
-                report.tokens.extend(int(token) for token in (own[:count] if window else own[-1:]))
+                report.tokens.extend(new)
                 report.starts.append(len(report.tokens))
+            if window:
+                report.drafts[run.stream] = (run.rows - 1, count - 1)
             if report.every_row is not None:
                 report.every_row.tokens.append(own)
+            if running.every_row or comes_to_an_end(running.state, run, window, new):
+                ended.add(run.stream)
+        return ended
 
-    def _note_sums(self, running: GlmRunning, report: Report) -> None:
-        """The sums of the step's streams; at level full of all, after summing their rows anew."""
+    def _check_fixed(self, state: State, report: Report) -> None:
+        """Compare every stream's fixed parts with what they summed to after the step before."""
+        for stream, held in self.ledger.streams.items():
+            seat = self._seat(state, stream)
+            for part in FIXED:
+                found = self.inspector.sum(seat, part, 0, max(1, seat.rows))
+                if part in held.sums and found != held.of(part):
+                    report.breaks.append(Break(stream, part, held.of(part), found))
+
+    def _note_sums(self, running: GlmRunning, report: Report, ended: set[StreamId]) -> None:
+        """The sums of the step's streams, of fixed parts where a run `ended`.
+
+        At level full: of all streams and parts, after summing what is on pages anew.
+        """
         state, full = running.state, self.settings.digests == "full"
         streams = [run.stream for run in running.batch.rows.runs]
         if full:
@@ -325,8 +349,10 @@ class GlmDevice:
         for stream in streams:
             held, seat = self.ledger.streams[stream], self._seat(state, stream)
             for part in FIXED:
-                held.sums[part] = self.inspector.sum(seat, part, 0, max(1, seat.rows))
-            parts = (*FIXED, *BY_ROW)
+                held.sums.pop(part, None)
+                if full or stream in ended:
+                    held.sums[part] = self.inspector.sum(seat, part, 0, max(1, seat.rows))
+            parts = (*BY_ROW, *held.sums)
             sums[stream] = {part: held.of(part) for part in self.rules.parts if part in parts}
             for part in PAGED if full else ():
                 if part in self.rules.parts:

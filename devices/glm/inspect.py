@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.device import Pair
+from ...core.device import HeldRows, Pair
+from ...core.families.caches import digest_layer
 from ...core.kernels.digest import PARTS, digest_rows
 from ...core.kernels.glm_memory import GlmMemory
 from ...core.kernels.poison import fill_flat, poison_value
@@ -25,6 +26,11 @@ class Seat:
     lane: int
     table: Table
     rows: int
+
+
+def _pooled(part: str, layer: int) -> bool:
+    """Whether a digest layer's rows are keys of pools, not of single tokens."""
+    return part == "keys" or (part == "drafts" and layer == DRAFT_KEYS)
 
 
 @dataclass(slots=True)
@@ -103,9 +109,8 @@ class GlmInspector:
         """One row of one digest layer by head, as views of its words that can be written."""
         m, own = self.memory, range(self.heads)
         if part in ("rows", "keys", "drafts"):
-            keys = part == "keys" or (part == "drafts" and layer == DRAFT_KEYS)
             cache = self.trunk if part == "drafts" else layer
-            rows, step = (m.keys, self.kpool) if keys else (m.latent, 1)
+            rows, step = (m.keys, self.kpool) if _pooled(part, layer) else (m.latent, 1)
             if position % step != step - 1:
                 return {}  # a pool's key stands at its last position
             return {0: paged_row(rows.view(np.uint64), seat.table, cache, position // step)}
@@ -122,11 +127,31 @@ class GlmInspector:
             }
         return {}
 
+    def rows(self, seat: Seat, part: str, layer: int, first: int, last: int) -> dict[int, HeldRows]:
+        """The rows of one digest layer that stand at positions [first, last), by head."""
+        held = self._positions(seat, part, layer, first, last)
+        read = [self.words(seat, part, layer, position) for position in held]
+        return {
+            head: HeldRows(np.array(held), np.stack([row[head].reshape(-1) for row in read]))
+            for head in (read[0] if read else {})
+        }
+
+    def _positions(self, seat: Seat, part: str, layer: int, first: int, last: int) -> range:
+        """Where kept rows of a digest layer stand; see `sum`."""
+        last = min(last, seat.rows)
+        if part == "states":
+            return range(first, min(last, 1))
+        if part == "rings":
+            return range(max(first, seat.rows - self.taps + 1, 0), last)
+        step = self.kpool if _pooled(part, layer) else 1
+        return range(first + (step - 1 - first) % step, last, step)
+
     def flip(self, seat: Seat, fault: FaultInjected) -> None:
         """Turn one bit of a row over; raises ValueError where there is no such bit."""
-        if not 0 <= fault.layer < self.layers(fault.part):
+        layer = digest_layer("glm", fault.part, fault.layer, fault.cache)
+        if not 0 <= layer < self.layers(fault.part):
             raise ValueError(f"part {fault.part!r} has no layer {fault.layer}")
-        rows = self.words(seat, fault.part, fault.layer, fault.position)
+        rows = self.words(seat, fault.part, layer, fault.position)
         if fault.head not in rows:
             raise ValueError(f"rank {fault.rank} holds no {fault.part} of head {fault.head}")
         row = rows[fault.head]

@@ -53,11 +53,11 @@ class GlmLedger:
         """A stream starts at row 0."""
         self.streams[stream] = StreamTotals()
 
-    def resume(self, stream: StreamId, paged: dict[str, Pair], tokens: list[int]) -> None:
-        """A stream goes on after these tokens, whose rows sum to this."""
+    def resume(self, stream: StreamId, read: dict[str, Pair], tokens: list[int]) -> None:
+        """A stream goes on after these tokens, with parts that sum to what was read."""
         ids, positions = np.array(tokens, np.int64), np.arange(len(tokens))
         total = pair_of(token_sums(ids, positions).sum(axis=0, dtype=np.uint64))
-        self.streams[stream] = StreamTotals(len(tokens), {**paged, "tokens": total})
+        self.streams[stream] = StreamTotals(len(tokens), {**read, "tokens": total})
 
     def forget(self, stream: StreamId) -> None:
         """A stream is gone."""
@@ -80,6 +80,11 @@ class GlmLedger:
                 own = logits if part == "logits" else found.parts[part][run.at : end]
                 held.sums[part] = add_pairs(held.of(part), *own.tolist())
             at += run.sampled
+
+    def pass_over(self, batch: GlmBatch, kept: NDArray[np.int64]) -> None:
+        """Count a step's kept rows without their digests."""
+        for run, count in zip(batch.rows.runs, kept.tolist(), strict=True):
+            self.streams[run.stream].rows += count
 
     def every_row(self, batch: GlmBatch, found: RowSums) -> EveryRow:
         """The sums after each row of a step that `add` is yet to count; every row is sampled."""

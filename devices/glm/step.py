@@ -72,6 +72,19 @@ def batch_with_drafts(
     return GlmBatch(_batch(state, runs, tokens), windows, following)
 
 
+def comes_to_an_end(state: State, run: Run, window: bool, new: Sequence[int]) -> bool:
+    """Whether a run ends at a mark, or is the last of its prompt or reply. new: tokens kept.
+
+    There its states are summed: they may be kept, or are about to be forgotten.
+    """
+    if not window:
+        return run.accepts or (run.first + run.rows) % state.opened.rules.mark_rows == 0
+    stream = state.streams[run.stream]
+    request = stream.request
+    full = stream.new_tokens + len(new) >= request.max_new
+    return full or (not request.ignore_eos and new[-1] in request.eos)
+
+
 def _window(state: State, stream: Stream, first: int, drafted: int) -> int:
     """Rows of a window: no more than the reply may still get, and than the pages hold."""
     left = stream.request.max_new - stream.new_tokens
