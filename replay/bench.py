@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import __version__
 from ..devices.weights.checkpoint import ModelError
-from . import bench_book, bench_replay, bench_server, bench_speed
+from . import bench_book, bench_glm, bench_replay, bench_server, bench_speed
 from .bench_figures import Figure, number
 from .bench_quiet import load, processor_name
 from .bench_rounds import Part, Say
@@ -31,6 +31,8 @@ PARTS: Mapping[str, tuple[int, Measure]] = {
     "ranks": (8, lambda rounds, python, say: bench_speed.ranks(rounds, say)),
     "memory": (1, lambda rounds, python, say: bench_server.memory(rounds, say)),
     "ready": (3, lambda rounds, python, say: bench_server.ready(rounds, say)),
+    "glm": (5, bench_glm.glm),
+    "resend": (3, lambda rounds, python, say: bench_glm.resend(rounds, say)),
     "book": (5, lambda rounds, python, say: bench_book.book(rounds, say)),
 }
 FAILURES = (

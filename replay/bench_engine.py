@@ -107,6 +107,11 @@ class Prompts:
         assert tokens <= len(self._long), f"{tokens} of {len(self._long)} tokens"
         return self._with_first(self._long[:tokens])
 
+    def longer(self, tokens: int) -> list[int]:
+        """So many tokens, the text as often as it takes."""
+        times = -(-tokens // len(self._long))
+        return self._with_first((self._long * times)[:tokens])
+
     def _with_first(self, ids: list[int]) -> list[int]:
         return [next(self._next) % self._vocab, *ids[1:]]
 

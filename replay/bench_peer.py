@@ -1,7 +1,7 @@
 """A peer of the benchmark as a process of its own: tasks come in as JSON lines, times go out.
 
 Run by path, with the interpreter that has the peer installed: it knows nothing of kvtape.
-usage: bench_peer.py llama.cpp|transformers GGUF THREADS
+usage: bench_peer.py llama.cpp|transformers GGUF THREADS, or transformers-glm FOLDER THREADS
 """
 
 import json
@@ -102,6 +102,18 @@ class Transformers:
             return len(ids), time.perf_counter() - start
 
 
+class TransformersGlm(Transformers):
+    """transformers' own glm5_next in float32, from a directory."""
+
+    def __init__(self, folder: str, threads: int) -> None:
+        torch, transformers = import_module("torch"), import_module("transformers")
+        self.version = f"transformers {version('transformers')}, torch {version('torch')}"
+        torch.set_num_threads(threads)
+        self._torch = torch
+        kind = transformers.Glm5NextForConditionalGeneration
+        self._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 class _Heard:
     """A streamer that keeps times alone."""
 
@@ -124,7 +136,11 @@ def _free_port() -> int:
         return port
 
 
-KINDS: dict[str, Callable[[str, int], Peer]] = {"llama.cpp": LlamaCpp, "transformers": Transformers}
+KINDS: dict[str, Callable[[str, int], Peer]] = {
+    "llama.cpp": LlamaCpp,
+    "transformers": Transformers,
+    "transformers-glm": TransformersGlm,
+}
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from .bench_rounds import Part, Say, Task, interleaved
 
 THREADS = 2
 HOW = "pip install 'kvtape[peers]', or --peers-python PYTHON of an environment that has it"
-PEERS = tuple(bench_peer.KINDS)
+PEERS = ("llama.cpp", "transformers")
 # Bars: ours to llama.cpp's, and what recording may leave of decode.
 DECODE, PROMPT, RECORDED, RANKS = Bar(0.7), Bar(1.3), Bar(0.98), Bar(0.8)
 
@@ -37,12 +37,12 @@ class PeerMissing(Exception):
 
 
 class PeerProcess:
-    """A peer that answers on pipes."""
+    """A peer that answers on pipes; model: a GGUF file, or a directory."""
 
-    def __init__(self, kind: str, python: str, gguf: Path) -> None:
+    def __init__(self, kind: str, python: str, model: Path) -> None:
         script = str(Path(bench_peer.__file__))
         # -P: the script's own folder holds modules of kvtape, none of which it may import.
-        command = [python, "-P", script, kind, str(gguf), str(THREADS)]
+        command = [python, "-P", script, kind, str(model), str(THREADS)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, bufsize=1,
@@ -83,6 +83,11 @@ class PeerProcess:
             self._process.wait()
 
 
+def peer_python(named: str) -> str:
+    """The interpreter that peers run under: the one named, else this one."""
+    return named or sys.executable
+
+
 @contextmanager
 def _peers(part: Part, python: str, say: Say) -> Iterator[dict[str, PeerProcess]]:
     """Every peer that is there; the others are named in the part's notes."""
@@ -91,7 +96,7 @@ def _peers(part: Part, python: str, say: Say) -> Iterator[dict[str, PeerProcess]
         for kind in PEERS:
             say(f"{part.name}: starting {kind}")
             try:
-                peer = PeerProcess(kind, python or sys.executable, find_path(MODEL))
+                peer = PeerProcess(kind, peer_python(python), find_path(MODEL))
             except PeerMissing as missing:
                 part.notes.append(str(missing))
                 say(str(missing))

