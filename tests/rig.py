@@ -49,6 +49,11 @@ def opened_with(rules: FamilyRules, **settings: object) -> RunOpened:
     return RunOpened.model_validate(fields | settings)
 
 
+def flat_plan(cache_bytes: int) -> dict[str, int]:
+    """What a flat store is bounded by: a byte a row and 8 of what does not grow with them."""
+    return {"row_bytes": 1, "snapshot_bytes": 8, "cache_bytes": cache_bytes}
+
+
 class Rig:
     """One rank's machine, and a follower's fold of the same facts beside it."""
 

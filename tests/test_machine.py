@@ -10,11 +10,11 @@ from kvtape.core.book import book_digest
 from kvtape.core.decide import decide
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.pages import ORDERS
-from kvtape.core.state import open_state
+from kvtape.core.state import FLAT, RADIX, open_state
 from kvtape.events.commands import Cancel, Close, Flush, StopMatched
 from kvtape.events.facts import RequestFinished
 
-from .rig import Rig, arrive, expected_reply, fold, frozen, opened_with
+from .rig import Rig, arrive, expected_reply, flat_plan, fold, frozen, opened_with
 
 TOKENS = st.integers(0, 63)
 
@@ -23,6 +23,7 @@ class Machine(RuleBasedStateMachine):
     """Arrivals that repeat, extend and fork earlier prompts; cancels, stops, small pools."""
 
     rig: Rig
+    store = RADIX
 
     @initialize(
         kind=st.sampled_from(["states", "pages"]),
@@ -38,10 +39,12 @@ class Machine(RuleBasedStateMachine):
         self, kind: str, drafts: int, drafter: int, order: str, pages: int, states: int,
         lanes: int, poison: str,
     ) -> None:  # fmt: skip
-        rules = fake_rules(drafts=drafts) if kind == "states" else paged_rules()
+        paged = kind == "pages" and self.store == RADIX
+        rules = paged_rules() if paged else fake_rules(drafts=drafts)
         opened = opened_with(
             rules, order=order, pages=pages, states=states, lanes=lanes, poison=poison,
-            flags={"fake_drafter": drafter}, digests="full",
+            flags={"fake_drafter": drafter, "store": self.store}, plan=flat_plan(40 * states),
+            digests="full",
         )  # fmt: skip
         self.rig = Rig(opened)
         self.prompts: list[list[int]] = []
@@ -183,6 +186,16 @@ TestMachine.settings = settings(
 )  # fmt: skip
 
 
+class FlatMachine(Machine):
+    """The same over copies beside the pages; there is room for about as many."""
+
+    store = FLAT
+
+
+TestFlatMachine = FlatMachine.TestCase
+TestFlatMachine.settings = TestMachine.settings
+
+
 class LongMachine(Machine):
     """The same, at length."""
 
@@ -192,3 +205,11 @@ TestLongMachine.settings = settings(
     max_examples=400, stateful_step_count=60, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
+
+
+class LongFlatMachine(FlatMachine):
+    """Copies, at length."""
+
+
+TestLongFlatMachine = pytest.mark.slow(LongFlatMachine.TestCase)
+TestLongFlatMachine.settings = TestLongMachine.settings
