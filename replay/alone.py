@@ -57,6 +57,7 @@ class _Solo:
             if turn.facts:
                 self._played.steps += 1
                 yield Turn.of(turn.step, turn.facts, _given)
+                self._played.count(self._machine.reports)
                 self._hear()
             self._tick(turn.step)
 

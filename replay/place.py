@@ -35,8 +35,20 @@ def _explained(machine: Machine, suspect: Suspect) -> Place | None:
     stream = StreamId(at.stream)
     if suspect.kind == "ranks_parted":
         return _odd_rank(machine, suspect) if stream in machine.state.streams else None
-    place = explain(machine, stream, at.part, at.right, at.left, at.rank)
-    return None if place is None else replace(place, rank=at.rank)
+    for one in _seated(machine, stream):
+        place = explain(machine, one, at.part, at.right, at.left, at.rank)
+        if place is not None:
+            return replace(place, rank=at.rank)
+    return None
+
+
+def _seated(machine: Machine, first: StreamId) -> list[StreamId]:
+    """The streams in lanes, this one first: rows of the same tokens are the same in each of them.
+
+    A replay that the fault made differ stopped before the stream took over the rows that were hit.
+    """
+    seated = [stream for stream in machine.state.lanes if stream is not None]
+    return sorted(seated, key=lambda stream: stream != first)
 
 
 def _odd_rank(machine: Machine, suspect: Suspect) -> Place | None:

@@ -1,9 +1,10 @@
 """A whole run again: its facts from the tape, every sum that the ranks make compared with it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..core import outcome
+from ..core.device import Report
 from ..core.outcome import Parting
 from ..events import commands as c
 from ..events import facts as f
@@ -18,11 +19,22 @@ Tick = Callable[[int], None]  # told of every step that is done: a progress bar
 
 @dataclass(slots=True)
 class Played:
-    """How far a replay came: steps played, reply tokens on the tape by then, what was compared."""
+    """How far a replay came: steps played, reply tokens on the tape by then, what was compared.
+
+    drafted, accepted: tokens that its rounds drafted, and those of them that were kept.
+    """
 
     steps: int
     tokens: int
     comparison: Comparison
+    drafted: int = 0
+    accepted: int = 0
+
+    def count(self, reports: Sequence[Report]) -> None:
+        """Add a step's drafts, by the leader's report."""
+        for drafted, accepted in reports[0].drafts.values() if reports else ():
+            self.drafted += drafted
+            self.accepted += accepted
 
 
 def reopened(
@@ -64,6 +76,7 @@ def _turns(
         played.tokens += sum(len(f.tokens) for f in step.facts if f.kind == "rows_kept")
         facts = [fact for fact in step.facts if _done_again(fact, with_faults)]
         yield Turn.of(step.step, facts, lambda state, given: given)
+        played.count(machine.reports)
         tick(step.step)
         following = next(coming, None)
         if machine.reports and following is not None:

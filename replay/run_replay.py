@@ -199,6 +199,8 @@ def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
             "verdict": judged.verdict.value,
             "steps": played.steps,
             "tokens": played.tokens,
+            "drafted": played.drafted,
+            "accepted": played.accepted,
             "seconds": round(seconds, 3),
             "compared": dict(played.comparison.compared),
             "first": first_json(judged.first),
@@ -209,7 +211,8 @@ def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
         colour = "green" if judged.verdict is Verdict.EQUAL else "red"
         CONSOLE.print(f"[bold {colour}]{judged.verdict.value}[/]: {escape(judged.why)}")
         steps, tokens = counted(played.steps, "step"), counted(played.tokens, "token")
-        CONSOLE.print(f"  {steps}, {tokens}, {seconds:.1f} s")
+        drafts = f", {played.accepted} of {played.drafted} drafts kept" if played.drafted else ""
+        CONSOLE.print(f"  {steps}, {tokens}{drafts}, {seconds:.1f} s")
         show_compared(played.comparison.compared)
         show_first(judged.first)
     return EQUAL if judged.verdict is Verdict.EQUAL else DIFFERS

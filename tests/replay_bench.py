@@ -15,7 +15,7 @@ from kvtape.events.facts import FORMAT, AnyFact, RunOpened
 from kvtape.events.ids import RequestId, SessionId, Token
 from kvtape.events.reader import Step
 from kvtape.events.records import FamilyRules, Sampling
-from kvtape.replay.live import LiveSource
+from kvtape.replay.live import Chance, LiveSource
 from kvtape.replay.loop import Run, run
 from kvtape.replay.machine import MakeDevices
 from kvtape.replay.ranks import Ranks
@@ -114,13 +114,14 @@ def record(
     script: Script,
     meddle: Meddle = lambda turn, state, devices: None,
     make: MakeDevices = fakes,
+    chance: Callable[[Sequence[Device]], Chance] | None = None,
 ) -> list[Step]:
-    """Run a script live; meddle may spoil a device between two turns."""
+    """Run a script live; meddle may spoil a device between two turns, chance may inject a fault."""
     state, kept = open_state(opened), Record()
     devices = make(opened)
     ranks = Ranks(opened, devices)
     try:
-        source = LiveSource(state, ranks)
+        source = LiveSource(state, ranks, chance(devices) if chance else None)
         feed = Feed(source, script, devices, meddle)
         for wish in script.get(0, []):
             source.wish(wish)
