@@ -94,6 +94,8 @@ class LiveDoor:
             requests_waiting=len(state.queue),
             prompt_tokens=counts.prompt_tokens,
             generated_tokens=counts.generated_tokens,
+            drafted_tokens=self._source.drafted,
+            accepted_drafts=self._source.accepted,
             cached_tokens=counts.cached_tokens,
             rounds=counts.rounds,
             steps=counts.steps,
@@ -165,6 +167,7 @@ class LiveDoor:
     def _finished(self, seq: int, fact: f.RequestFinished) -> None:
         seen = self._seen.pop(fact.request)
         self._by_stream.pop(fact.stream, None)
+        drafted, accepted = self._source.drafts.pop(fact.stream, (0, 0))
         seen.inbox.put(
             Finished(
                 reason=fact.reason,
@@ -176,5 +179,7 @@ class LiveDoor:
                 seq_last=seq,
                 logits_digest=self._counts.logits.pop(fact.stream, ""),
                 stream=fact.stream,
+                drafted=drafted,
+                accepted=accepted,
             )
         )

@@ -7,6 +7,7 @@ from ..core.device import Running
 from ..core.outcome import Parting, commands_of, partings
 from ..core.state import State
 from ..events.commands import AnyCommand, PartingFound
+from ..events.ids import StreamId
 from .bisect import locate
 from .ranks import Ranks
 
@@ -30,6 +31,8 @@ class LiveSource:
         self._keep = keep
         self._inbox: SimpleQueue[AnyCommand] = SimpleQueue()
         self._news: list[AnyCommand] = []
+        self.drafts: dict[StreamId, tuple[int, int]] = {}  # drafted and kept, until a stream ends
+        self.drafted = self.accepted = 0  # of all streams since the run began
         ranks.use(state)
 
     def wish(self, command: AnyCommand) -> None:
@@ -55,6 +58,11 @@ class LiveSource:
         """Wait for the ranks; if they parted, that is the only news: the step is not kept."""
         rules = self._state.opened.rules
         reports = self._ranks.reports(step, running, self._state)
+        for stream, (drafted, accepted) in reports[0].drafts.items():
+            before = self.drafts.get(stream, (0, 0))
+            self.drafts[stream] = before[0] + drafted, before[1] + accepted
+            self.drafted += drafted
+            self.accepted += accepted
         parted = partings(rules, reports, reports[0].book)
         if parted:
             self._news = [self._found(step, parted[0])]

@@ -33,7 +33,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The reply is complete: reason is stop, length, cancelled or fault; seq are event numbers."""
+    """The reply is complete: reason is stop, length, cancelled or fault; seq are event numbers.
+
+    drafted, accepted: tokens that were drafted for it, and those of them that were kept.
+    """
 
     reason: str
     prompt_tokens: int
@@ -44,6 +47,8 @@ class Finished:
     seq_last: int
     logits_digest: str
     stream: StreamId
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,8 @@ class Meters:
     requests_waiting: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_drafts: int = 0
     cached_tokens: int = 0
     rounds: int = 0
     steps: int = 0

@@ -16,6 +16,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 
 _COUNTERS = {
     "prompt_tokens": ("prompt_tokens", "Prompt tokens of accepted requests"),
     "generated_tokens": ("generation_tokens", "Reply tokens"),
+    "drafted_tokens": ("drafted_tokens", "Tokens drafted"),
+    "accepted_drafts": ("accepted_draft_tokens", "Drafted tokens that were kept"),
     "cached_tokens": ("cached_tokens", "Prompt tokens resumed from kept states"),
     "rounds": ("decode_rounds", "Rounds"),
     "steps": ("steps", "Steps"),

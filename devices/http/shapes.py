@@ -28,12 +28,18 @@ def receipt(arrive: Arrive, info: Info, end: Finished | None = None) -> dict[str
 def usage(end: Finished) -> dict[str, Any]:
     """Token counts of one reply."""
     assert 0 <= end.cached_tokens <= end.prompt_tokens, f"{end} read more than its prompt"
-    return {
+    told: dict[str, Any] = {
         "prompt_tokens": end.prompt_tokens,
         "completion_tokens": end.new_tokens,
         "total_tokens": end.prompt_tokens + end.new_tokens,
         "prompt_tokens_details": {"cached_tokens": end.cached_tokens},
     }
+    if end.drafted:
+        told["completion_tokens_details"] = {
+            "accepted_prediction_tokens": end.accepted,
+            "rejected_prediction_tokens": end.drafted - end.accepted,
+        }
+    return told
 
 
 class Form:

