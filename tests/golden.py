@@ -1,4 +1,4 @@
-"""The golden runs: small stories on the fake device, the same bytes each time they are told."""
+"""The golden runs: small stories on devices without a model or a tiny one, always the same bytes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from kvtape.events.reader import Tape
 from kvtape.events.records import Sampling
 from kvtape.events.tape import TapeWriter
 
+from .glm_rig import glm_device, glm_opened
 from .rig import Rig, arrive, opened_with
 
 SHARED = [7 * at % 61 for at in range(40)]
@@ -93,11 +94,27 @@ def refused_at_the_door_of_the_machine() -> Rig:
     return rig
 
 
+def a_glm_resumes_and_drafts() -> Rig:
+    """A tiny model's states are kept at a mark; two go on from there, drafted and not."""
+    rig = Rig(glm_opened(2, model="glm_tiny", lanes=2, pages=12, context=96), glm_device)
+    text = [(at * at * 7 + 3 * at) % 500 for at in range(41)]
+    rig.step(arrive("first", text[:35], 3, session="a", ignore_eos=True))
+    rig.settle()
+    rig.step(
+        arrive("again", text, 4, session="a", ignore_eos=True),
+        arrive("plain", text, 4, session="b", ignore_eos=True, draft=False, sampling=WARM),
+    )
+    rig.settle()
+    rig.device.close()
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
+        a_glm_resumes_and_drafts,
     )
 }  # fmt: skip
 

@@ -2,13 +2,16 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from kvtape.core.device import Device
 from kvtape.devices.fake import fake_group
 from kvtape.events.errors import TapeError
 from kvtape.events.export import import_jsonl
+from kvtape.events.facts import RunOpened
 from kvtape.events.reader import Tape
 from kvtape.events.verify import verify
 from kvtape.replay.audit import audit_run
@@ -16,12 +19,18 @@ from kvtape.replay.book import rebook
 from kvtape.replay.machine import Machine
 from kvtape.replay.rerun import reopened, rerun
 
+from .glm_rig import glm_devices
 from .golden import STORIES, lines_of, write_tape
 
 TRACES = Path(__file__).parent.parent / "traces"
 GOLDEN = sorted((TRACES / "golden").glob("*.jsonl"))
 FOUND = sorted((TRACES / "found").glob("*.jsonl"))
 BROKEN = json.loads((TRACES / "broken" / "reasons.json").read_text())
+
+
+def devices(opened: RunOpened) -> Sequence[Device]:
+    """Sound devices for a replay of a golden run."""
+    return glm_devices(opened) if opened.family == "glm" else fake_group(opened, opened.world)
 
 
 def taken(lines: Path, folder: Path) -> Path:
@@ -56,7 +65,7 @@ def test_a_recording_verifies_is_decided_again_and_replays(lines: Path, tmp_path
         assert rebook(tape.opened, tape.steps()).first is None
         for world in (1, 3):
             opened = reopened(tape.opened, world=world)
-            with Machine(opened, lambda opened: fake_group(opened, opened.world)) as machine:
+            with Machine(opened, devices) as machine:
                 comparison = rerun(machine, tape.steps()).comparison
                 assert comparison.first is None
                 assert comparison.compared["tokens"] > 0 or "refused" in lines.stem
