@@ -26,7 +26,7 @@ from ..ledger import pair_of, token_sums
 from ..settings import DeviceSettings
 from ..team import Team
 from .arena import RingSizes
-from .copies import KeptCopy, copy_in, copy_out
+from .copies import KeptCopy, copy_in, copy_out, copy_pages_in, copy_pages_out
 from .inspect import GlmInspector, Seat
 from .ledger import BY_ROW, PAGED, GlmLedger, RowSums
 from .party import party_of
@@ -106,6 +106,9 @@ class GlmDevice:
         report = Report(self.rank, state.step)
         for fact in facts:
             self._do(state, fact, report)
+        for fact in facts:  # after the leases: what is copied in stays
+            if isinstance(fact, f.StreamBegun) and fact.state != NO_STATE:
+                self._resume(state, fact, report)
         if self.settings.digests == "full":
             self._check_fixed(state, report)
         m = self.memory
@@ -193,8 +196,6 @@ class GlmDevice:
         elif isinstance(fact, f.StreamBegun):
             self.memory.draft_counts[fact.lane] = 0
             self.ledger.begin(fact.stream)
-            if fact.state != NO_STATE:
-                self._resume(state, fact, report)
         elif isinstance(fact, f.ResumeRefused | f.StreamReleased):
             self.ledger.forget(fact.stream)
         elif isinstance(fact, f.SnapshotTaken):
@@ -207,23 +208,28 @@ class GlmDevice:
     def _keep(self, state: State, fact: f.SnapshotTaken) -> None:
         lane, held = int(state.streams[fact.stream].lane), self.ledger.streams[fact.stream]
         assert held.rows == fact.mark, f"a copy at row {held.rows}, not {fact.mark}"
-        taps = self.family.sizes.taps
+        taps, own = self.family.sizes.taps, None
+        if not fact.shared:
+            pages = state.tables[lane, : fact.mark // self.rules.page_rows]
+            own = copy_pages_out(self.memory, self.ledger.pages, pages)
         self.copies[fact.state] = copy_out(
-            self.memory, self.rings, lane, fact.mark, taps, dict(held.sums)
+            self.memory, self.rings, lane, fact.mark, taps, dict(held.sums), own
         )
 
     def _resume(self, state: State, fact: f.StreamBegun, report: Report) -> None:
         """Restore the copy, sum what is read back, and say where it is not what was kept."""
         copy = self.copies.get(fact.state)
-        rows = fact.kept_pages * self.rules.page_rows
+        table = state.tables[fact.lane, : state.streams[fact.stream].pages]
+        rows = len(table) * self.rules.page_rows
         if copy is None or copy.mark != rows:
             report.acks.append(Ack(fact.stream, fact.state, ok=False, why="no_copy"))
             return
         copy_in(self.memory, self.rings, int(fact.lane), copy, self.family.sizes.taps)
+        if copy.pages is not None:
+            copy_pages_in(self.memory, self.ledger.pages, table, copy.pages)
         digest: dict[str, Pair] = {}
         tokens = state.streams[fact.stream].tokens[:rows]
         if self.settings.keeps_rows:
-            table = state.tables[fact.lane]
             seat = Seat(int(fact.lane), table, rows)
             for part in (*PAGED, *FIXED):
                 if part not in self.rules.parts:
@@ -231,7 +237,7 @@ class GlmDevice:
                 found = self.inspector.sum(seat, part, 0, rows)
                 kept = copy.sums.get(part, ZERO)
                 if part in PAGED:
-                    kept = self.ledger.of_pages(part, table[: fact.kept_pages])
+                    kept = self.ledger.of_pages(part, table)
                 if found != kept:
                     report.breaks.append(Break(fact.stream, part, kept, found))
                 digest[part] = found
