@@ -1,9 +1,10 @@
-"""The golden runs: small stories on devices without a model or a tiny one, always the same bytes."""
+"""The golden runs: small stories, without a model or on a tiny one, each time the same bytes."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from kvtape.core.families.fake import fake_rules, paged_rules
+from kvtape.core.state import FLAT
 from kvtape.events.commands import Cancel, Close, Flush, StopMatched
 from kvtape.events.export import export
 from kvtape.events.ids import RequestId
@@ -12,7 +13,7 @@ from kvtape.events.records import Sampling
 from kvtape.events.tape import TapeWriter
 
 from .glm_rig import glm_device, glm_opened
-from .rig import Rig, arrive, opened_with
+from .rig import Rig, arrive, flat_plan, opened_with
 
 SHARED = [7 * at % 61 for at in range(40)]
 WARM = Sampling(temperature_bits=0x3F4CCCCD, top_k=20, top_p_bits=0x3F733333, seed=-(2**63))
@@ -109,12 +110,29 @@ def a_glm_resumes_and_drafts() -> Rig:
     return rig
 
 
+def copies_beside_the_pages() -> Rig:
+    """Chats resume copies of their rows, a longer one takes the place of what it moved past."""
+    opened = opened_with(fake_rules(drafts=2), flags={"store": FLAT}, plan=flat_plan(64))
+    rig = Rig(opened)
+    text = SHARED * 2
+    for name, prompt in (("chat", text[:20]), ("ids", text[:20]), ("other", SHARED[9:30])):
+        history = 0 if name == "ids" else len(prompt) - 2
+        rig.step(arrive(name, prompt, 5, history_tokens=history))
+        rig.settle()
+    rig.step(arrive("longer", text[:37], 5, session="chat", history_tokens=35))
+    rig.settle()
+    rig.device.refuse_resume = True
+    rig.step(arrive("again", text[:37], 5, session="chat", history_tokens=35))
+    rig.settle()
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
-        a_glm_resumes_and_drafts,
+        a_glm_resumes_and_drafts, copies_beside_the_pages,
     )
 }  # fmt: skip
 
