@@ -5,16 +5,17 @@ import numpy as np
 from ..core.digests import hex_pair, sub_pairs
 from ..core.kernels.digest import PARTS
 from ..core.kernels.syndrome import find_word
-from ..core.state import State
+from ..core.state import Phase, State
 from ..events.ids import StreamId
 from .machine import Machine
 from .memory import Place, first_element, layer_and_cache, layers, rows_of_layer
 
 
 def rows_in_reach(state: State, stream: StreamId) -> int:
-    """Rows that a stream may have in memory: kept, adopted, and those of a window under way."""
+    """Rows that a stream may have in memory: kept, taken over, and those of a window under way."""
     held, rules = state.streams[stream], state.opened.rules
-    most = max(held.rows + 1 + rules.drafts, held.kept_pages * rules.page_rows)
+    over = held.pages if held.phase is Phase.RESUMING else held.kept_pages
+    most = max(held.rows + 1 + rules.drafts, over * rules.page_rows)
     return min(most, held.pages * rules.page_rows)
 
 
