@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.families.glm import Glm
+from ...core.kernels.glm_layers import ROWS_AT_ONCE
 from ...core.kernels.glm_memory import GlmMemory
 from ...core.kernels.latent_tile import latent_scratch
 from ...core.kernels.pack import aligned
@@ -84,7 +85,7 @@ def glm_memory(
         shares=np.zeros((rows, s.experts_per_token), np.float32),
         picked=np.zeros((rows, most), np.int32),
         counts=np.zeros(rows, np.int64),
-        scores=np.zeros((threads, context_pools), np.float32),
+        scores=np.zeros((threads, ROWS_AT_ONCE * context_pools), np.float32),
         attending=np.zeros((threads, latent_scratch(most, s.kpool, s.latent)), np.int64),
         work=np.zeros((threads, dim, dim), np.float32),
         expert_codes=np.zeros((threads, rows * s.hidden), np.int16),
