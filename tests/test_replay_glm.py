@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ PARTS = ("rows", "keys", "states", "rings", "drafts")
 TEXT = [(at * at * 7 + 3 * at) % 500 for at in range(120)]
 
 
-def run_of(drafts: int = 2, **changes: object) -> RunOpened:
-    settings: dict[str, object] = {
+def run_of(drafts: int = 2, **changes: Any) -> RunOpened:
+    settings: dict[str, Any] = {
         "lanes": 3, "pages": 30, "prompt_rows": 24, "states": 3, "world": 2,
         "devices": ("cpu", "cpu"),
     }  # fmt: skip
@@ -269,6 +270,26 @@ def test_at_level_rows_a_flipped_state_is_found_by_the_replay() -> None:
     with Machine(opened, glm_devices) as machine:
         again = rerun(machine, steps, with_faults=True)
     assert again.comparison.first is None, "with its fault the run is what it was"
+
+
+@pytest.mark.parametrize("part", ["rows", "keys", "states"])
+def test_a_flip_on_one_of_two_tapes_is_bisected_in_memory(part: str) -> None:
+    """With its fault done again one side's memory differs, in the row that was hit or after it."""
+    opened, steps = recorded()
+    position = 0 if part == "states" else 7
+    fault = Fault.parse(f"flip:session=a,step=4,part={part},position={position},rank=1,bit=14")
+    bad = injected(run_of(poison="a"), fault, pick=lambda below: 0)
+    found = diff_two(
+        Recording.of(opened, bad), Recording.of(opened, steps), lambda side: glm_devices
+    )
+    assert found.first is not None and found.first.session in ("a", "c")
+    (flip,) = facts_of(bad, "fault_injected")
+    assert isinstance(flip, f.FaultInjected) and found.place is not None, found.notes
+    assert found.place.written_by > 0
+    if part != "states":  # which every row changes: what is left of it is what followed
+        assert (found.place.part, found.place.position) == (part, position)
+        assert (found.place.column, found.place.bit) == (flip.column, 14)
+        assert found.place.rank == flip.rank == 1
 
 
 @pytest.mark.parametrize(

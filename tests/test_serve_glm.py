@@ -104,8 +104,13 @@ def assert_replayed(tape: Path) -> None:
     ):
         code, part = found("replay", tape, *more)
         assert (code, part["verdict"]) == (0, "equal"), (more, part)
-    code, ranks = found("diff", f"{tape}#0", f"{tape}#1")
-    assert (code, ranks["verdict"]) == (0, "equal"), ranks
+    again = [tape.with_name(f"{world}.tape") for world in (1, 3)]
+    for world, path in zip((1, 3), again, strict=True):
+        assert found("replay", tape, "--tp", str(world), "--record", path)[0] == 0
+    for sides in ((f"{tape}#0", f"{tape}#1"), again, (tape, again[1])):
+        code, diffed = found("diff", *sides)
+        assert (code, diffed["verdict"]) == (0, "equal"), diffed
+        assert diffed["compared"]["drafts"] > 0
     code, audited = found("audit", tape)
     assert (code, audited["findings"]) == (0, [])
 

@@ -1,6 +1,6 @@
 """What the caches of a layer are called, by family and part: how faults and places name them."""
 
-_NAMES = {
+_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "llama": {"rows": ("k", "v")},
     "glm": {
         "rows": ("latent",),
