@@ -1,7 +1,8 @@
 """Where compiled kernels stay on disk, so that the first run compiles them and no other does."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import config
+from numba.core import config, event
 
 from ..core.kernels import registry
 
@@ -69,6 +70,33 @@ def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     SETTINGS.CACHE_DIR = str(folder)
     registry.keep_on_disk()
     return folder
+
+
+class _Compiles(event.Listener):
+    """Counts what is compiled, and says so: a program of many parts takes minutes, once."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._count = 0
+
+    def on_start(self, _: Any) -> None:
+        """A part begins to be compiled."""
+
+    def on_end(self, _: Any) -> None:
+        """A part is compiled."""
+        self._count += 1
+        self._show(f"the program of a step, compiled once: {self._count} parts")
+
+
+@contextmanager
+def told_of_compiles(show: Callable[[str], None]) -> Iterator[None]:
+    """Say how many parts were compiled, as they are."""
+    listener = _Compiles(show)
+    event.register("numba:compile", listener)
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)
 
 
 def warm(folder: Path | None, show: Callable[[str], None]) -> int:

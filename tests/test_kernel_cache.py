@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 from kvtape.core.kernels import registry
@@ -90,3 +91,18 @@ def test_a_loop_can_only_be_kept_in_a_named_folder(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("numba.config.CACHE_DIR", "")
     with pytest.raises(AssertionError, match="no folder"):
         registry.keep_on_disk()
+
+
+def test_each_part_that_is_compiled_is_told_and_no_other() -> None:
+    lines: list[str] = []
+
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    with kernel_cache.told_of_compiles(lines.append):
+        compiled = numba.njit(doubled)
+        assert compiled(3) == 6
+        assert compiled(4) == 8
+    assert [line.rsplit(" ", 2)[1] for line in lines] == ["1"]
+    assert numba.njit(doubled)(2.5) == 5
+    assert len(lines) == 1
