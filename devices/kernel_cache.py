@@ -11,11 +11,13 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import config, event
+from numba.core import config
+from numba.core import event as events
 
 from ..core.kernels import registry
 
 SETTINGS: Any = config  # a module that fills itself
+EVENTS: Any = events
 
 DONE = "complete"  # a file in the folder: every registered kernel has been compiled into it
 
@@ -72,7 +74,7 @@ def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     return folder
 
 
-class _Compiles(event.Listener):
+class _Compiles(EVENTS.Listener):  # type: ignore[misc]  # numba is untyped
     """Counts what is compiled, and says so: a program of many parts takes minutes, once."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -92,11 +94,11 @@ class _Compiles(event.Listener):
 def told_of_compiles(show: Callable[[str], None]) -> Iterator[None]:
     """Say how many parts were compiled, as they are."""
     listener = _Compiles(show)
-    event.register("numba:compile", listener)
+    EVENTS.register("numba:compile", listener)
     try:
         yield
     finally:
-        event.unregister("numba:compile", listener)
+        EVENTS.unregister("numba:compile", listener)
 
 
 def warm(folder: Path | None, show: Callable[[str], None]) -> int:

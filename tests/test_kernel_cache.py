@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -99,10 +100,11 @@ def test_each_part_that_is_compiled_is_told_and_no_other() -> None:
     def doubled(x: int) -> int:
         return 2 * x
 
+    njit: Any = numba.njit
     with kernel_cache.told_of_compiles(lines.append):
-        compiled = numba.njit(doubled)
+        compiled = njit(doubled)
         assert compiled(3) == 6
         assert compiled(4) == 8
     assert [line.rsplit(" ", 2)[1] for line in lines] == ["1"]
-    assert numba.njit(doubled)(2.5) == 5
+    assert njit(doubled)(2.5) == 5
     assert len(lines) == 1
