@@ -63,6 +63,11 @@ def serve(
         int, typer.Option(min=-1, max=4, help="tokens drafted a round; -1: as the model has it")
     ] = -1,
     marks: Annotated[str, typer.Option(help="page, or grid: kept states at 2,048 rows")] = "page",
+    store: Annotated[
+        str, typer.Option(help="radix: prompts kept on the pool's pages; flat: as copies")
+    ] = "radix",
+    share: Annotated[str, typer.Option(help="prompts kept at most; TF_GLM_KV_SHARE")] = "",
+    prompt_cache_gib: Annotated[str, typer.Option(help="of the flat store; 16 by default")] = "",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
@@ -77,12 +82,14 @@ def serve(
     from .replay.opening import BadOption, RunOptions
     from .replay.serve import ServeOptions, poison_of, run_serve, told
     from .replay.serving import TapeOptions
+    from .replay.store_options import keeping_of
 
     try:
         one_of("--trace-on-error", trace_on_error, ("stop", "serve"))
         one_of("--trace-sync", trace_sync, ("normal", "full"))
         one_of("--digests", digests, ("off", "book", "rows", "full"))
         one_of("--marks", marks, ("page", "grid"))
+        keeping = keeping_of(store, share, prompt_cache_gib, os.environ)
         options = ServeOptions(
             model=model,
             run=RunOptions(
@@ -97,6 +104,7 @@ def serve(
                 poison=poison_of(poison, os.environ),
                 drafts=mtp_drafts,
                 marks=marks,
+                **keeping._asdict(),
             ),
             tape=TapeOptions(
                 path=Path(trace) if trace else None,

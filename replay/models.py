@@ -9,15 +9,17 @@ from ..core.apply import apply
 from ..core.decide import decide
 from ..core.device import Device
 from ..core.families.fake import fake_rules, paged_rules
-from ..core.families.family import Choices
-from ..core.families.glm import GRID_ROWS
+from ..core.families.family import Choices, Family
+from ..core.families.glm import GRID_ROWS, Glm
+from ..core.plan_sizes import glm_rank
+from ..core.plan_wanted import Sizes
 from ..core.state import open_state
 from ..devices.chat import read_chat
 from ..devices.fake import fake_group
 from ..devices.group import choices_of, cpu_group, family_of
 from ..devices.http.engine import TextSide
 from ..devices.http.model_text import ModelText
-from ..devices.kernel_cache import use_cache, warm
+from ..devices.kernel_cache import told_of_compiles, use_cache, warm
 from ..devices.text import read_codec
 from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
 from ..devices.weights.find import find_model
@@ -35,6 +37,7 @@ FAKES = {
 FAKE_CONTEXT = 2048
 FAKE_CONTEXT_MOST = 2**17  # its pages are memory like any other
 FAKE_PAGE_BYTES = 4096
+FAKE_COPIED = Sizes(page_rows=32, row_bytes=128, fixed_bytes=512, snapshot_bytes=512)
 NO_MODEL = "0" * 32
 
 Say = Callable[[str], None]
@@ -67,15 +70,22 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
         family=checkpoint.family, device="cpu", context=context_of(options, family),
         pages=pages_of(options, family),
         page_bytes=sum(family.page_bytes(options.world, rank) for rank in range(options.world)),
+        copied=copied_sizes(family, options.world),
     )  # fmt: skip
-    devices = cpu_group(
-        checkpoint, settings_of(opened), world=options.world, threads=options.threads,
-        progress=count, choices=choices,
-    )  # fmt: skip
+    with told_of_compiles(say):
+        devices = cpu_group(
+            checkpoint, settings_of(opened), world=options.world, threads=options.threads,
+            progress=count, choices=choices,
+        )  # fmt: skip
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
     gc.freeze()  # compilers and tokenizers leave much behind that no collection need walk again
     return Loaded(opened, devices, text, ends, str(checkpoint.path))
+
+
+def copied_sizes(family: Family, world: int) -> Sizes | None:
+    """What a copy of a kept state has on the first rank; None where states are pages alone."""
+    return glm_rank(family.sizes, world, family.choices.drafts) if isinstance(family, Glm) else None
 
 
 def _load_fake(name: str, options: RunOptions) -> Loaded:
@@ -87,6 +97,7 @@ def _load_fake(name: str, options: RunOptions) -> Loaded:
     opened = run_opened(
         options, rules, model=name, model_digest=NO_MODEL, family="fake", device="fake",
         context=context, pages=options.pages or options.lanes * window, page_bytes=FAKE_PAGE_BYTES,
+        copied=FAKE_COPIED if rules.snapshots else None,
     )  # fmt: skip
     _compile_fake(opened)
     return Loaded(opened, fake_group(opened, options.world), None, (), "")

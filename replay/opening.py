@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from .. import __version__
 from ..core.families.family import Family
-from ..core.state import table_pages
+from ..core.plan_wanted import CACHE_BYTES, Sizes
+from ..core.state import FLAT, RADIX, table_pages
 from ..devices.settings import DeviceSettings
 from ..events.facts import FORMAT, RunOpened
 from ..events.records import FamilyRules
@@ -13,7 +14,8 @@ CONTRACT = 1  # of the arithmetic
 WEIGHTS = "w16"
 POOL_BYTES = 2**31  # pages by default, over all ranks; untouched ones cost nothing
 CONTEXT_ROWS = 8192  # by default, where the model allows more
-STATES = 256  # kept states at most
+STATES = 256  # kept states at most, by default
+STORES = {"radix": RADIX, "flat": FLAT}
 
 
 class BadOption(Exception):
@@ -44,6 +46,9 @@ class RunOptions:
     order: str = "lowest"
     drafts: int = -1
     marks: str = "page"
+    store: str = "radix"
+    share: int = 0
+    cache_bytes: int = CACHE_BYTES
 
 
 def context_of(options: RunOptions, family: Family) -> int:
@@ -75,8 +80,13 @@ def run_opened(
     context: int,
     pages: int,
     page_bytes: int,
+    copied: Sizes | None,
 ) -> RunOpened:
-    """The first fact of a run. page_bytes: of one page, over all ranks."""
+    """The first fact of a run. page_bytes: of one page, over all ranks.
+
+    copied: what a copy of a kept state has on the first rank; None where states are pages alone.
+    """
+    plan = {"page_bytes": page_bytes, "window_pages": table_pages(context, rules.page_rows)}
     return RunOpened(
         format=FORMAT,
         contract=CONTRACT,
@@ -91,16 +101,32 @@ def run_opened(
         pages=pages,
         prompt_rows=options.prompt_rows,
         queue=options.queue,
-        states=STATES,
+        states=options.share or STATES,
         order=options.order,
-        plan={"page_bytes": page_bytes, "window_pages": table_pages(context, rules.page_rows)},
+        plan=plan | _flat_plan(options, model, copied),
         world=options.world,
         devices=(device,) * options.world,
-        flags={},
+        flags={"store": STORES[options.store]},
         poison=options.poison,
         digests=options.digests,
         text="ids",
     )
+
+
+def _flat_plan(options: RunOptions, model: str, copied: Sizes | None) -> dict[str, int]:
+    """What the flat store goes by. Raises BadOption where a model's states are pages alone."""
+    if options.store != "flat":
+        return {}
+    if copied is None:
+        raise BadOption(
+            f"--store flat: what {model} keeps is pages alone, which a copy would only double;"
+            " --store radix would do"
+        )
+    return {
+        "row_bytes": copied.row_bytes,
+        "snapshot_bytes": copied.snapshot_bytes,
+        "cache_bytes": options.cache_bytes,
+    }
 
 
 def settings_of(opened: RunOpened) -> DeviceSettings:

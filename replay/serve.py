@@ -11,6 +11,9 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core.families.family import UnsupportedShape
+from ..core.plan_pages import share_warning
+from ..core.plan_words import gib
+from ..core.state import FLAT, store_flag
 from ..devices.http.door import DoorSettings
 from ..devices.http.engine import Info
 from ..devices.http.serve import AddressRefused, bind
@@ -63,6 +66,8 @@ def run_serve(options: ServeOptions) -> int:
         return told(error)
     with closing(listening), Signals() as signals:
         try:
+            if warning := share_warning(options.run.share, options.run.lanes):
+                LOG.warning("%s", warning)
             with signals.at_once():
                 loaded = load_with_progress(options.model, options.run)
             info = info_of(loaded.opened, loaded.ends)
@@ -134,5 +139,12 @@ def start_line(opened: RunOpened) -> str:
     ranks = f"{opened.world} rank{'s' * (opened.world > 1)}"
     return (
         f"{opened.model} on {ranks}: {opened.lanes} streams at once, windows of {opened.context},"
-        f" {opened.pages} pages = {tokens} tokens that all streams share"
+        f" {opened.pages} pages = {tokens} tokens that all streams share; {_kept_line(opened)}"
     )
+
+
+def _kept_line(opened: RunOpened) -> str:
+    """Where prompts are kept, and how many."""
+    if store_flag(opened) == FLAT:
+        return f"prompts kept as copies, in {gib(opened.plan['cache_bytes'])}"
+    return f"at most {opened.states} prompts kept on those pages"

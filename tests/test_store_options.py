@@ -1,0 +1,159 @@
+"""`serve` and its stores: which switches it takes, what it refuses before a weight is read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kvtape.__main__ import app
+from kvtape.core.families.family import Choices
+from kvtape.core.families.glm import Glm
+from kvtape.core.state import FLAT, RADIX, store_flag
+from kvtape.core.store_flat import state_bytes
+from kvtape.devices.weights.glm_dir import GlmCheckpoint
+from kvtape.events.reader import Tape
+from kvtape.replay import models
+from kvtape.replay.models import Loaded, copied_sizes, load
+from kvtape.replay.opening import STATES, BadOption, RunOptions
+from kvtape.replay.store_options import Keeping, keeping_of
+
+from .glm_rig import TINY as TINY_GLM
+from .glm_rig import glm_device, glm_opened
+from .rig import Rig, arrive
+from .server import serving
+
+TINY_LLAMA = str(Path(__file__).with_name("data") / "llama_tiny")
+GIB = 2**30
+ON = {"TF_KV_PAGES": "on"}
+
+
+def loaded(name: str, **options: Any) -> Loaded:
+    """A run that could open."""
+    return load(name, RunOptions(**options), lambda line: None, lambda done, total: None)
+
+
+def no_weights(*arguments: object, **named: object) -> None:
+    raise AssertionError("weights are being read")
+
+
+# --- the switches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "keeps"),
+    [
+        (("radix", "", ""), {}, Keeping("radix", 0)),
+        (("radix", "", ""), {"TF_GLM_KV_SHARE": "  "}, Keeping("radix", 0)),
+        (("radix", "", ""), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 12)),
+        (("radix", "7", ""), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 7)),
+        (("radix", "0", ""), {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 0)),
+        (("flat", "", ""), {}, Keeping("flat", 0, 16 * GIB)),
+        (("flat", "", "0.5"), {}, Keeping("flat", 0, GIB // 2)),
+        (("flat", "", "0"), {}, Keeping("flat", 0, 0)),
+        (("flat", "0", "2"), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("flat", 0, 2 * GIB)),
+    ],
+)
+def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
+    arguments: tuple[str, str, str], environment: Mapping[str, str], keeps: Keeping
+) -> None:
+    assert keeping_of(*arguments, environment) == keeps
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "code", "words"),
+    [
+        ((), {"TF_GLM_KV_SHARE": "many"}, 2, ("TF_GLM_KV_SHARE 'many'", "whole number")),
+        ((), ON | {"TF_GLM_KV_SHARE": "-1"}, 2, ("TF_GLM_KV_SHARE '-1'",)),
+        (("--share", "1.5"), ON, 2, ("--share '1.5'",)),
+        ((), {"TF_KV_PAGES": "ON"}, 2, ("TF_KV_PAGES 'ON'", "auto, on, off")),
+        ((), {"TF_GLM_KV_SHARE": "8"}, 3, ("TF_GLM_KV_SHARE", "TF_KV_PAGES=on", "auto")),
+        ((), {"TF_GLM_KV_SHARE": "8", "TF_KV_PAGES": "off"}, 3, ("TF_KV_PAGES=on", "off")),
+        (("--store", "flat"), ON | {"TF_GLM_KV_SHARE": "8"}, 3, ("--store radix", "--share 0")),
+        (("--store", "heap"), {}, 2, ("--store 'heap'", "radix, flat")),
+        (("--store", "flat", "--prompt-cache-gib", "16GB"), {}, 2, ("--prompt-cache-gib '16GB'",)),
+        (("--prompt-cache-gib", "16"), {}, 3, ("--prompt-cache-gib 16", "--store flat")),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name_before_a_weight_is_read(
+    flags: tuple[str, ...],
+    variables: Mapping[str, str],
+    code: int,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvtape.replay.serve.load_with_progress", no_weights)
+    given = {"TF_KV_PAGES": "", "TF_GLM_KV_SHARE": "", "TF_KV_POISON": "", "NO_COLOR": "1"}
+    named = ["serve", "smollm2", "--port", "0", *flags]
+    result = CliRunner().invoke(app, named, env=given | variables, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("kvtape: ")
+    for word in words:
+        assert word in line, line
+
+
+@pytest.mark.parametrize("name", ["fake-pages", TINY_LLAMA])
+def test_copies_of_states_that_are_pages_alone_are_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "cpu_group", no_weights)
+    with pytest.raises(BadOption, match=r"pages alone.*--store radix would do"):
+        loaded(name, store="flat")
+
+
+# --- what is recorded -----------------------------------------------------------------------------
+
+
+def test_a_run_records_its_store_and_what_bounds_it() -> None:
+    unset, few = loaded("fake").opened, loaded("fake", share=5).opened
+    assert store_flag(unset) == store_flag(few) == RADIX == 0, "as tapes from before stores mean it"
+    assert (unset.states, few.states) == (STATES, 5)
+    flat = loaded("fake", store="flat", cache_bytes=3 * GIB).opened
+    assert store_flag(flat) == FLAT
+    assert flat.plan["cache_bytes"] == 3 * GIB
+    assert state_bytes(flat, 64) == 64 * flat.plan["row_bytes"] + flat.plan["snapshot_bytes"]
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_the_bytes_of_a_copy_are_those_that_the_device_holds(drafts: int) -> None:
+    """Rows and keys of its pages, states and raw rows: to the byte, without the digests."""
+    family = Glm(GlmCheckpoint(TINY_GLM).config, Choices(16, 16, drafts))
+    sizes = copied_sizes(family, 1)
+    assert sizes is not None
+    plan = {"row_bytes": sizes.row_bytes, "snapshot_bytes": sizes.snapshot_bytes}
+    opened = glm_opened(drafts, flags={"store": FLAT}, plan=plan | {"cache_bytes": GIB})
+    rig = Rig(opened, glm_device)
+    try:
+        rig.step(arrive("one", range(40), 2, history_tokens=40))
+        rig.settle()
+        (copy,) = rig.device.copies.values()
+    finally:
+        rig.device.close()
+    held = (copy.states, copy.raw, copy.pages.latent, copy.pages.keys)
+    assert copy.mark == 32
+    assert sum(array.nbytes for array in held) == state_bytes(opened, 32)
+
+
+def test_a_server_warns_of_few_states_and_names_the_value(tmp_path: Path) -> None:
+    variables = ON | {"TF_GLM_KV_SHARE": "7"}
+    with serving(tmp_path, "--parallel", "2", **variables) as server:
+        assert server.stop() == 0
+    told = server.log.read_text()
+    assert "is below 4 x --parallel 2" in told and "set 8" in told
+    assert "at most 7 prompts kept" in told
+    with Tape.open(server.tape) as tape:
+        assert tape.opened.states == 7
+
+
+def test_a_server_with_copies_says_so_and_finds_none_for_a_prompt_of_ids(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "flat", "--prompt-cache-gib", "0.25") as server:
+        first, second = (server.ask(list(range(100)), 4) for _ in range(2))
+        assert first == second
+        assert server.metrics()["kvtape_kept_states"] == 0
+        assert server.stop() == 0
+    assert "prompts kept as copies, in 0.25 GiB" in server.log.read_text()
+    with Tape.open(server.tape) as tape:
+        assert tape.opened.plan["cache_bytes"] == GIB // 4
+        assert store_flag(tape.opened) == FLAT
