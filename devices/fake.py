@@ -36,6 +36,7 @@ from .fake_memory import (
     Entry,
     Words,
     batch_of,
+    end_of,
     flip,
     positions_of,
     rows_of,
@@ -43,6 +44,7 @@ from .fake_memory import (
     words_of,
 )
 from .fake_sampler import Sampler, sample_wave
+from .ledger import pair_of
 from .meeting import Meeting
 
 IN_MEMORY = ("rows", "keys", "states", "rings", "drafts")
@@ -138,7 +140,7 @@ class FakeDevice:
             self._shape, self._memory.arena, state.tables, lane,
             KINDS[part], layer, first, last, self._scratch,
         )  # fmt: skip
-        return _pair(self._memory.scratch[0])
+        return pair_of(self._memory.scratch[0])
 
     def read(
         self, state: State, stream: StreamId, part: str, layer: int, position: int
@@ -169,7 +171,7 @@ class FakeDevice:
                 self._windows(seated, entries)
             elif isinstance(fact, f.PromptStepRun):
                 streams.append(state.streams[fact.stream])
-                entries.append(self._prompt_rows(streams[-1], fact, _end(entries)))
+                entries.append(self._prompt_rows(streams[-1], fact, end_of(entries)))
             elif (does := _DOES.get(fact.kind)) is not None:
                 does(self, state, fact, report)
         for begun in self._resuming:  # after the leases: what is copied in stays
@@ -181,7 +183,7 @@ class FakeDevice:
 
     def _windows(self, streams: list[Stream], entries: list[Entry]) -> None:
         """Pending tokens and their drafts: no more than a reply needs and its pages hold."""
-        at, drafts, page_rows = _end(entries), self._rules.drafts, self._rules.page_rows
+        at, drafts, page_rows = end_of(entries), self._rules.drafts, self._rules.page_rows
         for stream in streams:
             lane, request, tokens = stream.lane, stream.request, len(stream.tokens)
             first, prompt = tokens - 1, len(request.prompt)
@@ -239,7 +241,7 @@ class FakeDevice:
         kept[list(ON_PAGES)] = memory.page_sums[:, pages].sum(axis=1)
         self._compare(report, fact.stream, IN_MEMORY, kept, sums)
         read = [part for part in self._parts if part not in ("logits", "tokens")]
-        digest = {part: _pair(sums[PARTS.index(part)]) for part in read}
+        digest = {part: pair_of(sums[PARTS.index(part)]) for part in read}
         return Ack(fact.stream, fact.state, ok=True, digest=digest)
 
     def _refused(self, state: State, fact: f.ResumeRefused, report: Report) -> None:
@@ -382,16 +384,7 @@ class FakeDevice:
         for part in parts:
             at = PARTS.index(part)
             if part in self._parts and not np.array_equal(kept[at], found[at]):
-                report.breaks.append(Break(stream, part, _pair(kept[at]), _pair(found[at])))
-
-
-def _end(entries: list[Entry]) -> int:
-    """Where the next entry's rows begin in the batch."""
-    return entries[-1][5] + entries[-1][2] if entries else 0
-
-
-def _pair(total: Words) -> Pair:
-    return int(total[0]), int(total[1])
+                report.breaks.append(Break(stream, part, pair_of(kept[at]), pair_of(found[at])))
 
 
 _DOES: dict[str, Callable[[FakeDevice, State, Any, Report], None]] = {

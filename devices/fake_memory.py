@@ -118,7 +118,7 @@ class Batch:
 
     def fitting(self, entries: Sequence[Entry], streams: Sequence[Stream]) -> "Batch":
         """A batch of these entries, with the tokens that are known."""
-        lines = entries[-1][5] + entries[-1][2]
+        lines = end_of(entries)
         batch = self
         if len(self.entries) != len(entries) or len(self.rows) != lines:
             batch = batch_of(len(entries), lines, self.logits.shape[1])
@@ -143,6 +143,11 @@ class Batch:
             sums={part: [every[span, at].copy() for span in spans] for part, at in columns.items()},
             tokens=[self.rows[span, DRAWN].astype(np.int64) for span in spans],
         )
+
+
+def end_of(entries: Sequence[Entry]) -> int:
+    """Where the rows of the entry after these begin in the batch."""
+    return entries[-1][5] + entries[-1][2] if entries else 0
 
 
 def batch_of(entries: int, lines: int, vocab: int) -> Batch:

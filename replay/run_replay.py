@@ -199,12 +199,12 @@ def _report(judged: Judgement, seconds: float, options: ReplayOptions) -> int:
             "verdict": judged.verdict.value,
             "steps": played.steps,
             "tokens": played.tokens,
-            "drafted": played.drafted,
-            "accepted": played.accepted,
             "seconds": round(seconds, 3),
             "compared": dict(played.comparison.compared),
             "first": first_json(judged.first),
             "not_comparable": sorted(played.comparison.not_comparable),
+            "drafted": played.drafted,
+            "accepted": played.accepted,
             "why": judged.why,
         })  # fmt: skip
     else:

@@ -32,6 +32,17 @@ def test_split_parts_add_modulo_2_to_the_64_and_each_share_is_told() -> None:
     assert set(digests.ranks) == {"states"}
 
 
+def test_a_part_that_a_step_did_not_sum_is_told_as_not_kept() -> None:
+    """Of one stream of two: "" stands there, for every rank; of both: the part is left out."""
+    some = {STREAM: dict(SUMS), StreamId(4): {"rows": (1, 1), "logits": (2, 2)}}
+    digests = done(report(0, sums=some), report(1, sums=some)).digests
+    assert digests.parts["states"] == ("fffffffffffffffe" + "0000000000000002", "")
+    assert digests.ranks["states"][1] == ("", "")
+    assert digests.of(StreamId(4))["rows"] == "0" * 15 + "1" + "0" * 15 + "1"
+    none = {STREAM: {"rows": (1, 1), "logits": (2, 2)}}
+    assert set(done(report(0, sums=none), report(1, sums=none)).digests.parts) == {"rows", "logits"}
+
+
 def test_only_rank_0_says_which_tokens() -> None:
     outcome = done(report(0, streams=[STREAM], starts=[0, 1], tokens=[11]), report(1, tokens=[12]))
     assert outcome.tokens == (11,)
