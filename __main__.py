@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .replay.measure_command import PARTS as MEASURE_PARTS
+from .replay.measure_command import bench as measures
 
 app = typer.Typer(
     add_completion=False,
@@ -304,14 +306,20 @@ def doctor(
 @app.command()
 def demo(
     keep: Annotated[str, typer.Option(help="a folder to keep the tapes in")] = "",
+    glm: Annotated[
+        bool, typer.Option("--glm", help="one more chapter: the GLM that comes along, with drafts")
+    ] = False,
 ) -> None:
     """Serve, chat, replay, diff and find a flipped bit, on SmolLM2."""
     from .replay.demo import run_demo
 
-    raise typer.Exit(run_demo(keep))
+    raise typer.Exit(run_demo(keep, glm=glm))
 
 
-@app.command()
+app.add_typer(measures, name="bench")
+
+
+@measures.command(MEASURE_PARTS)
 def bench(
     part: Annotated[
         str,

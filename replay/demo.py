@@ -1,13 +1,6 @@
 """kvtape demo: the whole idea on a real model, told as a short story with figures."""
 
-import json
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -15,14 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ..devices.http.serve import bind
 from ..devices.weights.checkpoint import ModelError
 from ..devices.weights.find import find_model
+from .demo_glm import tell_glm
+from .demo_stage import STOP_SECONDS_MAX, DemoFailed, Story, ask, client, equal, said, server, tool
 from .show import WRONG_USE, fail
 
 MODEL = "smollm2"
-READY_SECONDS_MAX = 900.0  # the first start compiles kernels
-STOP_SECONDS_MAX = 60.0
 SYSTEM = "You are a patient teacher. Answer in two short sentences, without lists."
 FIRST = "Why does the sea taste of salt?"
 SECOND = "And why do rivers not?"
@@ -30,27 +22,7 @@ SLOW = "Tell me a long story about a lighthouse and its keeper."
 FLIP = "flip:rank=1,step=12,session=flipped,position=7,when=rest"
 
 
-class DemoFailed(Exception):
-    """A chapter did not come out as told; the message says which and what was seen."""
-
-
-@dataclass(slots=True)
-class Story:
-    """The folder of the demo and the voice that tells it."""
-
-    folder: Path
-    console: Console
-
-    def say(self, text: str) -> None:
-        """One line."""
-        self.console.print(text, highlight=False)
-
-    def chapter(self, title: str) -> None:
-        """What comes next."""
-        self.console.print(f"\n[bold]{title}[/bold]", highlight=False)
-
-
-def run_demo(keep: str) -> int:
+def run_demo(keep: str, *, glm: bool = False) -> int:
     """Tell the story; 0 if everything came out, 1 if not, 2 if something is missing."""
     console = Console()
     try:
@@ -64,7 +36,7 @@ def run_demo(keep: str) -> int:
         missing = ModelError("the openai client is missing: pip install openai")
         return fail(missing, WRONG_USE, as_json=False)
     try:
-        return _tell(Story(folder, console))
+        return _tell(Story(folder, console), glm=glm)
     finally:
         if not keep:
             rmtree(folder)
@@ -81,12 +53,14 @@ def _folder(keep: str) -> Path:
     return folder
 
 
-def _tell(story: Story) -> int:
+def _tell(story: Story, *, glm: bool) -> int:
     try:
         _serve_and_chat(story)
         _replay(story)
         _diff(story)
         _flip(story)
+        if glm:
+            tell_glm(story)
     except DemoFailed as error:
         story.console.print(f"[red]not as told:[/red] {error}", highlight=False)
         return 1
@@ -99,83 +73,24 @@ def _tell(story: Story) -> int:
     return 0
 
 
-# --- the server ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _server(story: Story, tape: Path, *flags: str) -> Any:
-    """A server of two ranks as a process of its own; ends it whatever happens."""
-    with bind("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    log = (story.folder / f"{tape.stem}.log").open("w")
-    command = [
-        sys.executable, "-m", "kvtape", "serve", MODEL, "--tp", "2", "--port", str(port),
-        "--trace", str(tape), *flags,
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=log, stdout=log)
-    try:
-        _wait_until_ready(process, port, Path(log.name))
-        yield process, port
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    import urllib.error
-    import urllib.request
-
-    until = time.monotonic() + READY_SECONDS_MAX
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise DemoFailed(f"the server ended at once: {log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as reply:
-                if reply.status == 200:
-                    return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise DemoFailed(f"no server at port {port} after {READY_SECONDS_MAX:.0f} s")
-
-
-def _client(port: int) -> Any:
-    import openai
-
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-
-
-def _ask(
-    client: Any, session: str, messages: Sequence[dict[str, str]], max_tokens: int
-) -> tuple[str, Any, dict[str, Any]]:
-    reply = client.chat.completions.create(
-        model=MODEL, messages=list(messages), max_tokens=max_tokens, temperature=0.7, seed=7,
-        extra_headers={"x-kvtape-session": session},
-    )  # fmt: skip
-    return reply.choices[0].message.content, reply.usage, reply.model_extra["kvtape"]
-
-
 def _serve_and_chat(story: Story) -> None:
     story.chapter("1. Serve with a tape, on two ranks")
     tape = story.folder / "run.tape"
     opening = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FIRST}]
     began = time.monotonic()
     story.say("starting; the first start on a machine compiles kernels, a minute or two ...")
-    with _server(story, tape) as (_, port):
+    with server(story, MODEL, tape) as (_, port):
         story.say(f"ready after {time.monotonic() - began:.1f} s; this conversation is session sea")
-        client = _client(port)
-        text, usage, receipt = _ask(client, "sea", opening, 48)
-        _said(story, FIRST, text)
-        _walk_away(story, client)
+        asking = client(port)
+        text, usage, receipt = ask(asking, MODEL, "sea", opening, 48)
+        said(story, FIRST, text)
+        _walk_away(story, asking)
         more = [*opening, {"role": "assistant", "content": text}]
-        text, usage, receipt = _ask(client, "sea", [*more, {"role": "user", "content": SECOND}], 48)
+        text, usage, receipt = ask(
+            asking, MODEL, "sea", [*more, {"role": "user", "content": SECOND}], 48
+        )
         cached = usage.prompt_tokens_details.cached_tokens
-        _said(story, SECOND, text)
+        said(story, SECOND, text)
         story.say(
             f"{cached} of {usage.prompt_tokens} prompt tokens came from the first turn's kept"
             f" state; the receipt: events {receipt['seq'][0]} to {receipt['seq'][1]} on the tape,"
@@ -184,11 +99,6 @@ def _serve_and_chat(story: Story) -> None:
         if not cached:
             raise DemoFailed("the second turn resumed nothing")
     story.say(f"the tape: {tape.stat().st_size // 1024} KiB, sealed")
-
-
-def _said(story: Story, question: str, answer: str) -> None:
-    story.say(f"  [cyan]you:[/cyan]   {question}")
-    story.say(f"  [cyan]model:[/cyan] {' '.join(answer.split())}")
 
 
 def _walk_away(story: Story, client: Any) -> None:
@@ -205,39 +115,14 @@ def _walk_away(story: Story, client: Any) -> None:
     )
 
 
-# --- the tape's tools -----------------------------------------------------------------------------
-
-
-def _tool(story: Story, *arguments: str) -> dict[str, Any]:
-    """Run a reading command; its JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kvtape", *arguments, "--json"], capture_output=True, text=True
-    )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        raise DemoFailed(f"kvtape {' '.join(arguments)}: {done.stderr[-2000:]}") from None
-    return found | {"exit": done.returncode}
-
-
-def _equal(story: Story, found: dict[str, Any], what: str) -> None:
-    if found["verdict"] != "equal":
-        raise DemoFailed(f"{what}: {found}")
-    compared = sum(found["compared"].values())
-    story.say(
-        f"{what}: [green]equal[/green], {compared} digests and tokens over {found['steps']} steps,"
-        f" {found['seconds']:.1f} s with loading"
-    )
-
-
 def _replay(story: Story) -> None:
     story.chapter("2. Replay it: other numbers of ranks, and one session alone")
     tape = str(story.folder / "run.tape")
     for ranks, words in ((1, "one rank"), (3, "three ranks")):
         kept = ("--record", str(story.folder / f"replay{ranks}.tape"))
-        found = _tool(story, "replay", tape, "--tp", str(ranks), *kept)
-        _equal(story, found, f"the whole run on {words}")
-    _equal(story, _tool(story, "replay", tape, "--session", "sea"), "session sea alone")
+        found = tool(story, "replay", tape, "--tp", str(ranks), *kept)
+        equal(story, found, f"the whole run on {words}")
+    equal(story, tool(story, "replay", tape, "--session", "sea"), "session sea alone")
 
 
 def _diff(story: Story) -> None:
@@ -248,7 +133,7 @@ def _diff(story: Story) -> None:
         (one, three, "the replay on one rank against the replay on three"),
         (tape, one, "the run against the replay on one rank"),
     ):
-        found = _tool(story, "diff", left, right, "--no-deep")
+        found = tool(story, "diff", left, right, "--no-deep")
         if found["verdict"] != "equal":
             raise DemoFailed(f"{what}: {found}")
         story.say(f"{what}: [green]equal[/green]")
@@ -258,15 +143,15 @@ def _flip(story: Story) -> None:
     story.chapter("4. Flip one bit in rank 1's memory, and find it")
     tape = story.folder / "flip.tape"
     flags = ("--digests", "full", "--inject", FLIP)
-    with _server(story, tape, *flags) as (process, port):
+    with server(story, MODEL, tape, *flags) as (process, port):
         try:
-            _ask(_client(port), "flipped", [{"role": "user", "content": FIRST}], 200)
+            ask(client(port), MODEL, "flipped", [{"role": "user", "content": FIRST}], 200)
         except Exception as error:  # the run stops itself: whatever the client makes of that
             story.say(f"the client was told: {getattr(error, 'message', error)}")
         code = process.wait(STOP_SECONDS_MAX)
     if code != 1:
         raise DemoFailed(f"a flipped bit went unseen: the server ended with {code}")
-    found = _tool(story, "diff", str(tape))
+    found = tool(story, "diff", str(tape))
     first = found.get("first")
     if not first:
         raise DemoFailed(f"diff found nothing: {found}")

@@ -8,6 +8,7 @@ import pytest
 
 from kvtape.replay import demo
 from kvtape.replay.demo import run_demo
+from kvtape.replay.demo_stage import DemoFailed, Story
 
 
 @pytest.mark.smollm2
@@ -38,8 +39,8 @@ def test_a_missing_model_is_told_with_how_to_get_it(
 def test_a_chapter_that_does_not_come_out_ends_the_story(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(story: demo.Story) -> None:
-        raise demo.DemoFailed("the tape differs")
+    def fails(story: Story) -> None:
+        raise DemoFailed("the tape differs")
 
     monkeypatch.setattr(demo, "find_model", lambda name: None)
     monkeypatch.setattr(demo, "_serve_and_chat", fails)
@@ -51,10 +52,10 @@ def test_a_chapter_that_does_not_come_out_ends_the_story(
 @pytest.mark.smollm2
 def test_the_whole_story_comes_out(tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "kvtape", "demo", "--keep", str(tmp_path / "kept")],
-        capture_output=True, text=True, check=False, timeout=550,
+        [sys.executable, "-m", "kvtape", "demo", "--glm", "--keep", str(tmp_path / "kept")],
+        capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert told.returncode == 0, told.stdout + told.stderr
     assert "Everything came out as told" in told.stdout
     kept = {path.name for path in (tmp_path / "kept").glob("*.tape")}
-    assert kept == {"run.tape", "flip.tape", "replay1.tape", "replay3.tape"}
+    assert kept == {"run.tape", "flip.tape", "replay1.tape", "replay3.tape", "glm.tape"}
