@@ -18,8 +18,9 @@ from kvtape.devices.weights.checkpoint import Checkpoint
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events.facts import RunOpened
 from kvtape.replay.opening import settings_of
-from tests.cpu_rig import CpuRig
-from tests.rig import opened_with
+
+from .cpu_rig import CpuRig
+from .rig import opened_with
 
 TINY = Path(__file__).with_name("data") / "glm_tiny"
 PAGE = 16
@@ -46,11 +47,12 @@ class GlmRig(CpuRig):
     """Ranks with a state each; `drafts` a round, pages of 16 rows."""
 
     def __init__(
-        self, *, drafts: int = 0, page_rows: int = PAGE, rings: RingSizes | None = None, **rest: Any
-    ) -> None:
+        self, *, drafts: int = 0, page_rows: int = PAGE, rings: RingSizes | None = None,
+        checkpoint: GlmCheckpoint | None = None, **rest: Any,
+    ) -> None:  # fmt: skip
         self.choices = Choices(page_rows=page_rows, mark_rows=page_rows, drafts=drafts)
         self.rings = rings
-        super().__init__(tiny_glm(), **rest)
+        super().__init__(checkpoint or tiny_glm(), drafts=drafts, **rest)
 
     def make(self, checkpoint: Checkpoint, world: int, threads: int) -> Sequence[GlmDevice]:
         """The devices by rank."""
