@@ -69,17 +69,20 @@ def digest_at_mark(state: State, stream: Stream) -> dict[str, str]:
 
 
 def prompt_marks(
-    state: State, stream: Stream, start: int, candidates: tuple[int, ...]
+    state: State, stream: Stream, start: int, history: int, others: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """The candidates floored to the family's grid, past `start`, a gap apart, the first wins."""
+    """History's end, and others where they are a gap away from it and from `start`.
+
+    All are floored to the family's grid; none stands at `start` or before it.
+    """
     rules = state.opened.rules
     if stream.prompt_tokens < rules.min_prompt:
         return ()
-    marks: list[int] = []
-    for candidate in candidates:
-        mark = candidate // rules.mark_rows * rules.mark_rows
-        gap = [abs(mark - other) for other in (start, *marks)]
-        if mark > start and min(gap) >= max(rules.min_gap, 1):
+    first, *more = (row // rules.mark_rows * rules.mark_rows for row in (history, *others))
+    marks = [first] if first > start else []
+    for mark in more:
+        gap = min(abs(mark - other) for other in (start, *marks))
+        if mark > start and gap >= max(rules.min_gap, 1):
             marks.append(mark)
     return tuple(sorted(marks))
 

@@ -43,7 +43,7 @@ class FlatStore:
     def marks(self, state: State, stream: Stream, start: int) -> tuple[int, ...]:
         """History's end: what the next turn repeats. Prompts of ids alone have no history."""
         history = min(stream.request.history_tokens, last_mark(state, stream))
-        marks = prompt_marks(state, stream, start, (history,))
+        marks = prompt_marks(state, stream, start, history)
         return tuple(mark for mark in marks if state_bytes(state.opened, mark) <= _budget(state))
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:

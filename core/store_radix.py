@@ -54,8 +54,8 @@ class RadixStore:
         rules, last = state.opened.rules, last_mark(state, stream)
         if rules.finish_marks:
             last = stream.prompt_tokens
-        history = (min(stream.request.history_tokens, last),) if rules.snapshots else ()
-        return prompt_marks(state, stream, start, (*history, last))
+        history = min(stream.request.history_tokens, last) if rules.snapshots else 0
+        return prompt_marks(state, stream, start, history, (last,))
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
         """Keep rows on the tree's pages where the tree has them, else on the stream's own."""
