@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .replay.measure_command import PARTS as MEASURE_PARTS
 from .replay.measure_command import bench as measures
 
 app = typer.Typer(
@@ -319,7 +318,7 @@ def demo(
 app.add_typer(measures, name="bench")
 
 
-@measures.command(MEASURE_PARTS)
+@measures.command("parts")
 def bench(
     part: Annotated[
         str,
