@@ -78,10 +78,10 @@ class FlatStore:
         for kept in state.kept.values():
             assert kept.pages == (), f"state {kept.state} holds pages"
         for stream in state.streams.values():
-            kept = state.kept.get(stream.state) if stream.phase is Phase.RESUMING else None
-            if kept is not None and stream.pages:
+            source = state.kept.get(stream.state) if stream.phase is Phase.RESUMING else None
+            if source is not None and stream.pages:
                 rows = stream.pages * state.opened.rules.page_rows
-                assert rows == kept.mark, f"pages for {rows} rows, the state has {kept.mark}"
+                assert rows == source.mark, f"pages for {rows} rows, the state has {source.mark}"
 
 
 def held_bytes(state: State) -> int:

@@ -25,22 +25,17 @@ class KeptCopy:
 
 def copy_out(memory: Memory, lane: int, pages: Pages) -> KeptCopy:
     """What a lane holds now; pages: those whose rows are to be copied too."""
-    paged = tuple(words[at] for words, at in _on(memory, pages)) if len(pages) else ()
+    paged = tuple(words[:, pages] for words in _by_page(memory)) if len(pages) else ()
     return KeptCopy(memory.fixed[lane].copy(), memory.sums[lane].copy(), paged)
 
 
 def copy_pages_in(memory: Memory, pages: Pages, copy: KeptCopy) -> None:
     """Put a copy's rows on pages of their own, with the pages' sums."""
-    for (words, at), kept in zip(_on(memory, pages), copy.paged, strict=True):
-        assert words[at].shape == kept.shape, f"rows of {len(pages)} pages, the copy has others"
-        words[at] = kept
+    for words, kept in zip(_by_page(memory), copy.paged, strict=True):
+        assert kept.shape[1] == len(pages), f"{len(pages)} pages, the copy has {kept.shape[1]}"
+        words[:, pages] = kept
 
 
-def _on(memory: Memory, pages: Pages) -> list[tuple[Words, object]]:
-    """The arrays that pages are cut from, and where these pages stand in each."""
-    return [
-        (memory.rows, (slice(None), pages)),
-        (memory.keys, pages),
-        (memory.drafts, pages),
-        (memory.page_sums, (slice(None), pages)),
-    ]
+def _by_page(memory: Memory) -> tuple[Words, ...]:
+    """What stands on pages, and the pages' sums, as views whose second axis is the page."""
+    return memory.rows, memory.keys[np.newaxis], memory.drafts[np.newaxis], memory.page_sums

@@ -41,8 +41,10 @@ def twice() -> Script:
     """A chat sent, sent again, and sent twice more at once; the last time undrafted."""
     chat = {"history_tokens": 68}
     names = ("fresh", "again", "more", "plain")
-    wishes = [arrive(name, name, TEXT[:70], 6, **chat, draft=name != "plain") for name in names]
-    return {0: wishes[:1], 20: wishes[1:2], 40: wishes[2:]}
+    fresh, again, *last = (
+        arrive(name, name, TEXT[:70], 6, **chat, draft=name != "plain") for name in names
+    )
+    return {0: [fresh], 20: [again], 40: [*last]}
 
 
 def ends_of(steps: Sequence[Step]) -> dict[str, f.RequestFinished]:

@@ -86,7 +86,7 @@ def test_what_does_not_go_together_is_refused_by_name_before_a_weight_is_read(
     monkeypatch.setattr("kvtape.replay.serve.load_with_progress", no_weights)
     given = {"TF_KV_PAGES": "", "TF_GLM_KV_SHARE": "", "TF_KV_POISON": "", "NO_COLOR": "1"}
     named = ["serve", "smollm2", "--port", "0", *flags]
-    result = CliRunner().invoke(app, named, env=given | variables, catch_exceptions=False)
+    result = CliRunner().invoke(app, named, env=given | dict(variables), catch_exceptions=False)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("kvtape: ")

@@ -31,11 +31,11 @@ def ask(
     max_new: int = 4,
     *,
     history: int = -1,
-    **more: object,
-) -> f.RequestFinished:
+    salt: str = "",
+) -> f.RequestFinished:  # fmt: skip
     """Ask and wait; a chat, whose history is the prompt but its last two tokens."""
     kept = len(prompt) - 2 if history < 0 else history
-    rig.step(arrive(name, prompt, max_new, history_tokens=kept, **more))
+    rig.step(arrive(name, prompt, max_new, history_tokens=kept, salt=salt))
     rig.settle()
     return rig.finished[RequestId(name)]
 
@@ -193,7 +193,8 @@ def test_a_copy_that_is_being_resumed_stays_though_room_is_short() -> None:
     ask(rig, "kept", PROMPT[:20])
     wishes = {"again": PROMPT[:20], "other": [7] * 20}
     rig.step(*(arrive(name, prompt, 4, history_tokens=18) for name, prompt in wishes.items()))
-    answers, rig.news = rig.news, [one for one in rig.news if one.kind != "resume_acked"]
+    answers, rig.news = rig.news, []
+    rig.news += [one for one in answers if one.kind != "resume_acked"]
     rig.step()  # the other has come to its mark before the ranks have answered
     assert rig.state.streams[rig.state.requests[RequestId("other")]].rows >= 16
     assert list(rig.state.kept) == [0]
