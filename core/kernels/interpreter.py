@@ -96,9 +96,7 @@ def run_program(memory, shared, words, party, seen):
                     continue
             sound = True
             if code in (NORM, QUANTISE):
-                made = i64(at)
-                if rows > 1:
-                    sound = run_codes(memory, step, party, op, rows, at)
+                made, sound = i64(at), run_codes(memory, step, party, op, rows, at)
             elif code == LINEAR:
                 last, items = i64(at), run_linear(memory, step, party, op, rows, at, made)
             elif code == GATED:
@@ -113,15 +111,12 @@ def run_program(memory, shared, words, party, seen):
                 sound = wait_done(memory, party, last, items)
             elif code == GATHER:
                 sound = wait_done(memory, party, last, items)
-                if sound and party.world > 1:
-                    sound = run_gather(memory, shared, party, op, rows, at, met)
-                    met += 1
+                sound = sound and run_gather(memory, shared, party, op, rows, at, met)
+                met += 1
             elif code == SUM_LOGITS:
-                if party.digests:
-                    run_sum_logits(memory, shared, step, party, op, rows, at)
+                run_sum_logits(memory, shared, step, party, op, rows, at)
             elif code == SAMPLE:
-                if party.rank == 0:
-                    run_sample(memory, step, draws, party, op, rows, at)
+                run_sample(memory, step, draws, party, op, rows, at)
             elif code == END:
                 sound = run_end(memory, shared, party, met)
             if not sound:

@@ -70,7 +70,9 @@ def make_codes(memory, step, party, op, rows, first, last, region):
 
 @inner
 def run_codes(memory, step, party, op, rows, at):
-    """NORM or QUANTISE of several rows, which all threads read. False if it was aborted."""
+    """NORM or QUANTISE of rows that all threads read: not of a single one. False if aborted."""
+    if rows == 1:
+        return True
     turn = take(memory, at)
     while turn < 2 * party.threads:
         first, last = chunk_of(rows, turn, party.threads)
@@ -211,6 +213,8 @@ def run_gather(memory, shared, party, op, rows, at, met):
 
     All of x's own columns are there. met: the gathers of this step before this one.
     """
+    if party.world == 1:
+        return True
     width, own, end = op[2], op[3], op[4]
     x = memory.floats[op[1] : op[1] + rows * width].reshape(rows, width)
     out = shared.columns[met % 2][: rows * width].reshape(rows, width)
@@ -237,6 +241,8 @@ def run_gather(memory, shared, party, op, rows, at, met):
 @inner
 def run_sum_logits(memory, shared, step, party, op, rows, at):
     """SUM_LOGITS: logits, width. Each turn sums its words of every row into its own slot."""
+    if not party.digests:
+        return
     logits, width = op[1], op[2]
     turn = take(memory, at)
     while turn < party.threads:
@@ -279,6 +285,8 @@ def draw(memory, step, draws, party, row, logits):
 @inner
 def run_sample(memory, step, draws, party, op, rows, at):
     """SAMPLE: logits, width. Threads of rank 0 take rows."""
+    if party.rank > 0:
+        return
     width = op[2]
     row = take(memory, at)
     while row < rows:
