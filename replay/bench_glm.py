@@ -72,15 +72,20 @@ def _figures(part: Part, values: dict[str, tuple[float, ...]]) -> None:
         ]
 
 
+def _first_token(engine: Engine, ids: list[int]) -> float:
+    """Seconds to it."""
+    return engine.ask(ids, 1).first
+
+
 def resend(rounds: int, say: Say) -> Part:
     """The first token of a long prompt that is sent twice: cold, then from its last mark."""
     part = Part("resend")
     cold, warm = [], []
     with _engine(1, RESENT_TOKENS + 512) as (engine, prompts):
         for _ in range(rounds):
-            ids = prompts.longer(RESENT_TOKENS)
-            cold.append(measured(part, lambda ids=ids: engine.ask(ids, 1).first))  # type: ignore[misc]
-            warm.append(measured(part, lambda ids=ids: engine.ask(ids, 1).first))  # type: ignore[misc]
+            sent = partial(_first_token, engine, prompts.longer(RESENT_TOKENS))
+            cold.append(measured(part, sent))
+            warm.append(measured(part, sent))
             say(f"resend: {cold[-1]:.2f} s cold, {warm[-1]:.3f} s resent")
     part.figures = [
         Figure(f"first token of {RESENT_TOKENS}, cold", tuple(cold), "s"),
