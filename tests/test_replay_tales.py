@@ -17,7 +17,7 @@ from kvtape.events import facts as f
 from kvtape.events.facts import RunOpened
 from kvtape.events.reader import Step
 from kvtape.replay.alone import play_alone
-from kvtape.replay.alone_plan import plan_alone
+from kvtape.replay.alone_plan import Picks, plan_alone
 from kvtape.replay.diff import diff_alone, diff_two
 from kvtape.replay.forward import play_forward, read_streams, room_for
 from kvtape.replay.inject import Fault, Injector
@@ -95,10 +95,14 @@ def test_the_run_is_equal_at_other_ranks_with_as_many_drafts_kept(world: int, po
     assert 20 < played.accepted < played.drafted
 
 
+def picks(session: str) -> Picks:
+    return lambda request: request.session == session
+
+
 def test_each_session_alone_and_forward_is_equal() -> None:
     opened, steps = recorded()
     for session in ("fox", "plain", "anna"):
-        plan = plan_alone(reopened(opened, world=1), steps, lambda r, s=session: r.session == s)
+        plan = plan_alone(reopened(opened, world=1), steps, picks(session))
         with Machine(plan.opened, ranks) as machine:
             alone = play_alone(machine, plan)
         assert (alone.comparison.first, alone.inherited.first) == (None, None)
