@@ -73,9 +73,9 @@ def test_every_bit_is_the_definitions_however_rows_are_cut(
 def test_ranks_and_threads_do_not_change_bits(world: int, threads: int, drafts: int) -> None:
     """A prompt in pieces, then rounds: every rank's logits, and what they hold together."""
     with GlmRig(world=world, threads=threads, drafts=drafts) as rig:
-        stream, logits, _ = rig.run(TOKENS[:60], 7)
-        assert same(logits, BITS[:60])
-        for position in range(60, 81):
+        stream, logits, _ = rig.run(TOKENS[:73], 17)
+        assert same(logits, BITS[:73])
+        for position in range(73, 81):
             rig.step(*rig.draw(stream, TOKENS[position]))
             for rank in range(world):
                 assert same(rig.logits(stream, position, rank), BITS[position])

@@ -14,6 +14,7 @@ from kvtape.devices.glm import device as glm_module
 from kvtape.devices.glm.arena import RingSizes
 from kvtape.devices.glm.group import glm_group
 from kvtape.devices.glm.program import GlmOp
+from kvtape.devices.glm.step import step_tables
 from kvtape.events.commands import AnyCommand, Arrive
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId
@@ -238,9 +239,8 @@ def test_rows_past_a_streams_pages_are_nobodys() -> None:
 
 
 def test_a_spare_page_that_is_somebodys_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = glm_module.step_tables
     monkeypatch.setattr(
-        glm_module, "step_tables", lambda s, b, d, _, side: tables(s, b, d, 0, side)
+        glm_module, "step_tables", lambda s, b, d, _, side: step_tables(s, b, d, 0, side)
     )
     rig = serve(wishes(), 4, with_drafter(Schedule(replies(), [(4, 4)], VOCAB)))
     assert faults(rig, undrafted()) & {"rows", "keys", "draft rows", "draft keys"}

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kvtape.core.families.family import Choices, UnsupportedShape
 from kvtape.core.families.glm import Glm
@@ -153,10 +154,13 @@ def test_a_drafter_that_overflows_flags_nothing_and_changes_nothing(
 class Unread(GlmCheckpoint):
     """A checkpoint of which no weight may be read."""
 
-    def rows(self, name: str, first: int, last: int) -> Any:
-        raise AssertionError(f"{name} is read")
+    def rows(self, name: str, first: int, last: int) -> NDArray[np.float32]:
+        """No."""
+        raise AssertionError(f"rows {first} to {last} of {name} are read")
 
-    vector = embed = rows  # type: ignore[assignment]
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """No."""
+        raise AssertionError(f"{name} is read")
 
 
 @pytest.mark.parametrize(

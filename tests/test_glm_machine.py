@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from kvtape.core.pages import ORDERS
 from kvtape.events.commands import Arrive, Close
@@ -63,7 +63,7 @@ def alone(wish: Arrive) -> tuple[list[int], Sums]:
 class GlmMachine(Machine):
     """The machine's rules; prompts grow out of three, so that states are kept and resumed."""
 
-    rig: SummedRig
+    summed: SummedRig  # `rig`, whose sums are looked at
 
     @initialize(
         drafts=st.sampled_from([0, 1, 2, 4]),
@@ -75,7 +75,7 @@ class GlmMachine(Machine):
         poison=st.sampled_from(["off", "a", "b"]),
         prompt_rows=st.sampled_from([7, 16, 48]),
     )
-    def open(  # type: ignore[override]
+    def open(
         self, drafts: int, drafter: str, order: str, pages: int, states: int, lanes: int,
         poison: str, prompt_rows: int,
     ) -> None:  # fmt: skip
@@ -86,7 +86,7 @@ class GlmMachine(Machine):
         self.drafts, self.turn = drafts, 0
         play = None if drafter == "own" or not drafts else self.play
         self.wrong = drafter == "wrong"
-        self.rig = SummedRig(opened, make=lambda run: Playing(glm_device(run), play))
+        self.rig = self.summed = SummedRig(opened, make=lambda run: Playing(glm_device(run), play))
         self.prompts: list[list[int]] = []
 
     def play(self, stream: Any) -> list[int]:
@@ -110,7 +110,7 @@ class GlmMachine(Machine):
         salt=st.sampled_from(["", "", "", "other"]),
         history=st.integers(0, MOST),
     )
-    def ask(  # type: ignore[override]
+    def ask(
         self, data: st.DataObject, base: int, rows: int, max_new: int, sampling: Sampling,
         draft: bool, ends: bool, salt: str, history: int,
     ) -> None:  # fmt: skip
@@ -127,6 +127,13 @@ class GlmMachine(Machine):
             reply, _ = alone(wish)
             wish = wish.model_copy(update={"eos": (reply[len(reply) // 2],)})
         self.rig.step(wish)
+
+    @invariant()
+    def nothing_outlives_its_owner(self) -> None:
+        """Copies are those of kept states, totals those of streams."""
+        device, state = self.rig.device, self.rig.state
+        assert device.copies.keys() <= state.kept.keys()
+        assert device.ledger.streams.keys() <= state.streams.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
@@ -148,7 +155,7 @@ class GlmMachine(Machine):
             return
         assert reply == want, (request, end)
         assert end.reason != "fault"
-        mine = self.rig.sums[request]
+        mine = self.summed.sums[request]
         assert mine == {part: sums[part] for part in mine}, request
         assert set(sums) - set(mine) <= ({"drafts"} if not self.drafts else set())
 
