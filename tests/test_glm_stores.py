@@ -67,8 +67,9 @@ def test_a_chat_sent_twice_resumes_its_last_mark_and_says_the_same(store: int, w
     cached = {name: end.cached_tokens for name, end in ends.items()}
     assert cached == {"fresh": 0, "again": 64, "more": 64, "plain": 64}
     assert len({end.token_sha for end in ends.values()}) == 1
-    taken = facts_of(steps, "snapshot_taken")
-    assert [(fact.mark, fact.shared) for fact in taken] == [(64, store == RADIX)]  # type: ignore[union-attr]
+    (taken,) = facts_of(steps, "snapshot_taken")
+    assert isinstance(taken, f.SnapshotTaken)
+    assert (taken.mark, taken.shared) == (64, store == RADIX)
     assert not facts_of(steps, "poison_read") + facts_of(steps, "sums_broken")
 
 

@@ -10,6 +10,7 @@ from kvtape.core.store_flat import held_bytes, state_bytes
 from kvtape.events import facts as f
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId
+from kvtape.events.records import FamilyRules
 
 from .rig import Rig, arrive, flat_plan, opened_with
 from .test_play import of
@@ -18,10 +19,12 @@ PROMPT = [5 * at % 63 for at in range(40)]
 LARGE = 10**6
 
 
-def opened_in(store: int, budget: int = LARGE, **settings: object) -> RunOpened:
+def opened_in(
+    store: int, budget: int = LARGE, *, rules: FamilyRules | None = None, **settings: object
+) -> RunOpened:
     """A small run with one of the stores, the flat one within so many bytes."""
-    rules = settings.pop("rules", None) or fake_rules()
-    return opened_with(rules, flags={"store": store}, plan=flat_plan(budget), **settings)  # type: ignore[arg-type]
+    kept: dict[str, object] = {"flags": {"store": store}, "plan": flat_plan(budget)}
+    return opened_with(rules or fake_rules(), **(kept | settings))
 
 
 def ask(
@@ -123,7 +126,7 @@ def test_two_that_resume_one_copy_at_once_have_pages_of_their_own() -> None:
     rig = Rig(opened_in(FLAT, digests="full"))
     fresh = ask(rig, "fresh", PROMPT)
     rig.step(*(arrive(name, PROMPT, 4, history_tokens=38) for name in ("one", "two")))
-    tables = [rig.state.table(rig.state.streams[stream]) for stream in (1, 2)]  # type: ignore[index]
+    tables = [rig.state.table(stream) for stream in rig.state.streams.values()]
     assert [len(table) for table in tables] == [4, 4]
     assert not set(tables[0]) & set(tables[1])
     rig.settle()
