@@ -7,7 +7,7 @@ from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.records import known
-from .keep import keep
+from .keep import computed, keep
 from .state import NO_LANE, Phase, State, Stream
 
 
@@ -74,7 +74,7 @@ def finish(
     if (
         rules.finish_marks
         and reason != "fault"
-        and stream.sums
+        and computed(state, stream)
         and stream.phase is not Phase.RESUMING
     ):
         mark = stream.rows // rules.mark_rows * rules.mark_rows

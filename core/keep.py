@@ -25,8 +25,18 @@ def keep_due(state: State) -> Iterator[AnyFact]:
             continue
         stream = state.streams[stream_id]
         for mark in tuple(stream.marks) if stream.marks else ():
-            if mark <= stream.rows and stream.sums:
+            if mark <= stream.rows and computed(state, stream):
                 yield from keep(state, stream, mark)
+
+
+def computed(state: State, stream: Stream) -> bool:
+    """Whether a stream's rows are in memory: its sums say so, where a run has them.
+
+    Where it has none, every step's outcome comes before what is decided next.
+    """
+    opened = state.opened
+    unsummed = opened.digests in ("off", "book") and opened.flags.get("keep_unsummed", 0)
+    return bool(stream.sums or unsummed)
 
 
 def keep(state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:

@@ -106,7 +106,7 @@ def run_opened(
         plan=plan | _flat_plan(options, model, copied),
         world=options.world,
         devices=(device,) * options.world,
-        flags={"store": STORES[options.store]},
+        flags={"store": STORES[options.store], "keep_unsummed": 1},
         poison=options.poison,
         digests=options.digests,
         text="ids",

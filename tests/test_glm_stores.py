@@ -88,6 +88,18 @@ def test_another_poison_changes_no_bit_of_a_run_over_copies(poison: str) -> None
     assert played.comparison.compared["states"] > 0
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_a_run_without_sums_resumes_too(store: int) -> None:
+    flags = {"store": store, "keep_unsummed": 1}
+    steps = record(opened_in(store, 2, digests="off", flags=flags), twice(), make=glm_devices)
+    ends = ends_of(steps)
+    assert [end.cached_tokens for end in ends.values()] == [0, 64, 64, 64]
+    summed = ends_of(recorded(store, 2)[1])
+    assert {end.token_sha for end in (*ends.values(), *summed.values())} == {
+        summed["fresh"].token_sha
+    }
+
+
 def picks(session: str) -> Picks:
     return lambda request: request.session == session
 

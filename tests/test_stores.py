@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvtape.core.families.fake import fake_rules
+from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.state import FLAT, RADIX
 from kvtape.core.store_flat import held_bytes, state_bytes
 from kvtape.events import facts as f
@@ -55,6 +55,25 @@ def test_a_chat_sent_twice_resumes_its_last_mark_with_an_equal_reply(
     assert (fresh.cached_tokens, again.cached_tokens) == (0, 32)
     assert fresh.token_sha == again.token_sha
     assert [fact.shared for fact in of(f.SnapshotTaken, rig)] == [store == RADIX]
+
+
+@pytest.mark.parametrize("digests", ["off", "book"])
+@pytest.mark.parametrize("store", [RADIX, FLAT])
+def test_prompts_are_kept_where_no_rows_are_summed_too(store: int, digests: str) -> None:
+    """A tape from before the flag is decided as it was."""
+    for unsummed, cached in ((0, 0), (1, 32)):
+        flags = {"store": store, "keep_unsummed": unsummed}
+        rig = Rig(opened_in(store, digests=digests, flags=flags))
+        fresh, again = ask(rig, "fresh", PROMPT), ask(rig, "again", PROMPT)
+        assert (again.cached_tokens, again.token_sha) == (cached, fresh.token_sha)
+
+
+@pytest.mark.parametrize("digests", ["off", "book"])
+def test_a_finished_reply_is_kept_where_no_rows_are_summed_too(digests: str) -> None:
+    rig = Rig(opened_in(RADIX, rules=paged_rules(), digests=digests, flags={"keep_unsummed": 1}))
+    ask(rig, "first", PROMPT[:20], 13)
+    turn = [*PROMPT[:20], *rig.replies[RequestId("first")], 9, 9]
+    assert ask(rig, "second", turn).cached_tokens == 32
 
 
 @pytest.mark.parametrize("store", [RADIX, FLAT])
