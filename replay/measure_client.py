@@ -104,10 +104,13 @@ class Client:
                         return reply, (response.status_code, why)
                     return reply, None
                 async for data in events(response):
+                    now = time.perf_counter()
                     if data == b"[DONE]":
                         ended = True
+                    elif isinstance(chunk := json.loads(data), Mapping):
+                        reply.take(now, chunk)
                     else:
-                        reply.take(time.perf_counter(), json.loads(data))
+                        reply.error = reply.error or f"no chunk of a reply: {chunk!r}"[:200]
         except (httpx.HTTPError, ValueError) as error:
             reply.error = reply.error or f"{type(error).__name__}: {error}"
         reply.ended_at = time.perf_counter()

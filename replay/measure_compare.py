@@ -82,7 +82,7 @@ def figures_beside(launches: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) 
     for label, reports in launches:
         for report in reports:
             for figure in report.get("figures", ()):
-                name = (f"{report['run']}, {figure['name']}", str(figure["unit"]))
+                name = (f"{report['title']}, {figure['name']}", str(figure["unit"]))
                 found.setdefault(name, {}).setdefault(label, []).append(float(figure["median"]))
     return [
         Beside(name, unit, {label: Sample(tuple(values)) for label, values in by_label.items()})
@@ -119,7 +119,7 @@ def replies_beside(launches: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) 
         for report in reports:
             for told in report.get("replies", ()):
                 if told["repeatable"] and not told["error"]:
-                    by_name.setdefault(f"{report['run']}, {told['name']}", []).append(told)
+                    by_name.setdefault(f"{report['title']}, {told['name']}", []).append(told)
     whole = [told for row in by_name.values() for told in row]
     hashed = all(told["token_sha"] for told in whole)
     kind = "token_sha" if hashed else "output_sha256"

@@ -90,7 +90,9 @@ def read_runs(runs: Iterable[str]) -> list[str]:
         if not words or words[0] not in TOOLS:
             raise BadLaunch(f"--run {run!r}: begins with {', '.join(TOOLS)}")
         if taken := [word for word in words if word.split("=")[0] in SET_BY_US]:
-            raise BadLaunch(f"--run {run!r}: {taken[0]} is set by bench launches")
+            raise BadLaunch(f"--run {run!r}: {taken[0].split('=')[0]} is set by bench launches")
+    if len(set(found)) < len(found):
+        raise BadLaunch("--run: the same one twice")
     return found
 
 

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Launch:
-    """One life of the server. reports: the JSON of each run, with the run itself as "run".
+    """One life of the server. reports: the JSON of each run, with its title.
 
     fault: why it could not be measured to its end, "" where it could.
     """
@@ -76,7 +76,7 @@ class Launched:
         for at, launch in enumerate(self.launches, 1):
             name = f"launch {at} ({launch.label})"
             found += [f"{name}: {launch.fault}"] if launch.fault else []
-            found += [f"{name}, {one['run']}: {why}" for one in launch.reports
+            found += [f"{name}, {one['title']}: {why}" for one in launch.reports
                       for why in one["faults"]]  # fmt: skip
         found += [f"launches differ: {name}" for name in self.replies.unequal]
         if self.options.require_overlap:
@@ -154,7 +154,7 @@ def _launch(options: LaunchOptions, launch: Launch, at: int, folder: Path, say: 
     )
     url = options.url or f"http://127.0.0.1:{port}"
     log = folder / f"launch-{at}-{label}.log"
-    settings = options.settings.get(label, {})
+    settings, titles = options.settings.get(label, {}), titles_of(options.runs)
     with (
         lowest_free(probes(options.memory)) as launch.lowest,
         started(command, settings, url, log, options.ready_seconds) as server,
@@ -162,12 +162,12 @@ def _launch(options: LaunchOptions, launch: Launch, at: int, folder: Path, say: 
         launch.ready_s = server.ready_s
         say(f"{name}: serves after {server.ready_s:.1f} s")
         for run in options.runs:
-            launch.reports.append(_run(run, server))
+            launch.reports.append(_run(run, titles[run], server))
     free = ", ".join(f"{rank} {number(least / GIB)}" for rank, least in launch.lowest.items())
     say(f"{name}: lowest free memory in GiB: {free or 'unknown'}")
 
 
-def _run(run: str, server: Started) -> dict[str, Any]:
+def _run(run: str, title: str, server: Started) -> dict[str, Any]:
     """One tool on one server, as a process of its own: nothing of one run is left in the next."""
     command = [sys.executable, "-m", "kvtape", "bench", *shlex.split(run), "--url", server.url]
     done = subprocess.run(
@@ -179,4 +179,12 @@ def _run(run: str, server: Started) -> dict[str, Any]:
         raise NotMeasured(f"bench {run} ended with {done.returncode} and no report") from None
     if "faults" not in told:
         raise NotMeasured(f"bench {run}: {told.get('why', 'no report')}")
-    return {"run": run, **told}
+    return {"title": title, **told}
+
+
+def titles_of(runs: Sequence[str]) -> dict[str, str]:
+    """What each run is called: its tool, and its options too where a tool runs twice."""
+    tools = [run.split()[0] for run in runs]
+    return {
+        run: tool if tools.count(tool) == 1 else run for run, tool in zip(runs, tools, strict=True)
+    }

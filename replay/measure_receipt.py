@@ -15,7 +15,7 @@ from .measure_launches_show import (
     sample_text,
 )
 
-PLACE = re.compile(r"(?<![\w.])~?(?:/[^\s/=,:]+)*/([^\s/=,:]*)")
+PLACE = re.compile(r"(?<![\w./])~?(?:/(?!/)[^\s/=,:]+)*/(?!/)([^\s/=,:]*)")
 LEFT_TO_SIGN = (
     "Every token goes through the rounds: no serial path, nothing that needs drafts off.",
     "No precision is traded for speed; if bits change, it is said which sums change, and why.",
@@ -30,7 +30,7 @@ class BadTests(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class RanTests:
     """How many tests ran and how they ended."""
 
     passed: int
@@ -39,6 +39,14 @@ class Tests:
 
     def __str__(self) -> str:
         return f"{self.passed:,} passed, {self.failed:,} failed, {self.skipped:,} skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Every kernel beside its meaning: a summary, and whether all are equal."""
+
+    summary: str
+    equal: bool
 
 
 @dataclass(slots=True)
@@ -77,16 +85,17 @@ def receipt(
     launched: Launched,
     machine: Mapping[str, str],
     *,
-    tests: Tests | None,
-    kernels: str,
+    tests: RanTests | None,
+    kernels: Kernels | None,
     not_run: Sequence[str],
 ) -> Receipt:
-    """What launches say of a change; kernels: the summary of their check, "" where it was not made.
+    """What launches say of a change: the first label was before it, the others come after.
 
-    The first label is what was before, the others are what comes after.
+    tests, kernels: None where they were not run.
     """
-    decode = _speeds(launched, "openai", "decode")
-    prompt = _speeds(launched, "cache", "first: first token")
+    decode = [speed_line(one, launched) for one in _figures(launched, "openai", "decode")]
+    cold = _figures(launched, "cache", "first: first token")
+    prompt = [speed_line(one, launched) for one in cold]
     found = Receipt(
         environment=_environment(launched, machine),
         exactness=[*compared_lines(launched), *launched.faults],
@@ -96,7 +105,7 @@ def receipt(
         tests=[str(tests)] if tests else [],
         not_run=list(not_run),
     )
-    found.tests += [f"kernels: {kernels}"] if kernels else []
+    found.tests += [f"kernels: {kernels.summary}"] if kernels else []
     for had, what in (
         (decode, "decode speed: no run of openai"),
         (prompt, "prompt speed: no run of cache"),
@@ -106,7 +115,7 @@ def receipt(
         (kernels, "kernels against their meanings: not asked for (--kernels)"),
     ):
         found.not_run += [] if had else [what]
-    found.checklist = _checklist(launched, prompt, tests, kernels)
+    found.checklist = _checklist(launched, cold, tests, kernels)
     return found
 
 
@@ -125,48 +134,58 @@ def _environment(launched: Launched, machine: Mapping[str, str]) -> list[str]:
     return lines + [f"measured: `{without_places(run)}`" for run in options.runs]
 
 
-def _speeds(launched: Launched, tool: str, ending: str) -> list[str]:
+def _figures(launched: Launched, tool: str, ending: str) -> list[Beside]:
     return [
-        speed_line(figure, launched.options.labels)
+        figure
         for figure in launched.figures
         if figure.name.startswith(tool) and figure.name.endswith(ending)
     ]
 
 
-def speed_line(figure: Beside, labels: Sequence[str]) -> str:
+def speed_line(figure: Beside, launched: Launched) -> str:
     """One figure in words: each label's mean and range, and how they differ."""
-    samples = [f"{label} {sample_text(figure.by_label[label])}" for label in labels
-               if label in figure.by_label]  # fmt: skip
+    samples = [
+        f"{label} {sample_text(figure.by_label[label])}"
+        for label in launched.options.labels
+        if label in figure.by_label
+    ]
     others = [
-        f"{difference_text(figure, label)}, the ranges "
+        f"{label} {difference_text(figure, label)}, the ranges "
         f"{'overlap' if figure.overlaps(label) else 'lie apart'}"
         for label in list(figure.by_label)[1:]
     ]
-    name = without_places(figure.name)
-    return f"{name}, in {figure.unit}: {'; '.join([*samples, *others])}"
+    return f"{without_places(figure.name)}, in {figure.unit}: {'; '.join([*samples, *others])}"
 
 
 def _checklist(
-    launched: Launched, prompt: Sequence[str], tests: Tests | None, kernels: str
+    launched: Launched, cold: Sequence[Beside], tests: RanTests | None, kernels: Kernels | None
 ) -> list[str]:
     """What the launches themselves show is marked; the rest is for a person to sign."""
-    alone, serial = launched.compared("alone"), launched.compared("serial")
+    (alone, asked_alone), (serial, asked_serial) = map(launched.compared, ("alone", "serial"))
     replies = launched.replies
-    measured = [
-        (bool(serial[1]) and serial[0] == serial[1], f"Drafted output equals \"draft\": false: "
-         f"{serial[0]} of {serial[1]}."),
-        (bool(alone[1]) and alone[0] == alone[1], f"Concurrent equals alone: {alone[0]} of "
-         f"{alone[1]}."),
-        (bool(replies.resumed) and not launched.faults, "A resumed prompt equals a fresh one: "
-         f"{replies.total} replies, {replies.resumed} of them resumed, "
-         f"{len(replies.unequal)} requests that differ."),
-        (bool(kernels), f"Kernels are registered and equal their meanings: "
-         f"{kernels or 'not run'}."),
-        (tests is not None and not tests.failed, f"Tests: {tests or 'not run'}."),
-        (False, f"Prompt processing is no slower: {'; '.join(prompt) or 'not measured'}."),
-        (True, "Which machines ran it stands under Environment, what did not under Not run."),
-    ]  # fmt: skip
-    told = [f"[{'x' if holds else ' '}] {what}" for holds, what in measured]
+    no_slower = all(
+        one.overlaps(label) or one.difference(label)[0] <= 0
+        for one in cold
+        for label in list(one.by_label)[1:]
+    )
+    shown = {
+        f'Drafted output equals "draft": false: {serial} of {asked_serial}.': (
+            0 < serial == asked_serial
+        ),
+        f"Concurrent equals alone: {alone} of {asked_alone}.": 0 < alone == asked_alone,
+        f"A resumed prompt equals a fresh one: of {replies.total} replies {replies.resumed} were"
+        f" resumed, {len(replies.unequal)} requests differ.": (
+            0 < replies.resumed < replies.total and not launched.faults
+        ),
+        "Kernels are registered and equal their meanings: "
+        f"{kernels.summary if kernels else 'not run'}.": kernels is not None and kernels.equal,
+        f"Tests: {tests or 'not run'}.": tests is not None and not tests.failed,
+        "Prompt processing is no slower: the first request's first token, above.": (
+            bool(cold) and no_slower
+        ),
+        "Which machines ran it stands under Environment, what did not run under Not run.": True,
+    }
+    told = [f"[{'x' if holds else ' '}] {what}" for what, holds in shown.items()]
     return told + [f"[ ] {what}" for what in LEFT_TO_SIGN]
 
 
@@ -175,7 +194,7 @@ def without_places(text: str) -> str:
     return PLACE.sub(r"\1", text)
 
 
-def read_tests(path: Path) -> Tests:
+def read_tests(path: Path) -> RanTests:
     """A JUnit report, as `pytest --junitxml` writes it."""
     try:
         suites = list(ElementTree.parse(path).iter("testsuite"))
@@ -186,4 +205,4 @@ def read_tests(path: Path) -> Tests:
         return sum(int(suite.get(name) or 0) for suite in suites)
 
     failed = total("failures") + total("errors")
-    return Tests(total("tests") - failed - total("skipped"), failed, total("skipped"))
+    return RanTests(total("tests") - failed - total("skipped"), failed, total("skipped"))

@@ -20,6 +20,7 @@ from .show import ERRORS, WRONG_USE, fail
 
 if TYPE_CHECKING:
     from .measure_client import Client
+    from .measure_receipt import Kernels
     from .measure_report import Report, Watch
 
 RUNS = ("openai", "cache --require-cold", "concurrent --alone --serial")
@@ -192,15 +193,21 @@ def run_launches(asked: LaunchesAsked) -> int:
         return fail(error, WRONG_USE, as_json=asked.as_json)
     if asked.receipt:
         from .bench import described
-        from .doctor import check_kernels
         from .measure_receipt import receipt
 
-        kernels = str(check_kernels()[0]["summary"]) if asked.kernels else ""
-        found = receipt(
-            launched, described(), tests=tests, kernels=kernels, not_run=asked.not_run
-        )  # fmt: skip
+        kernels = _kernels() if asked.kernels else None
+        found = receipt(launched, described(), tests=tests, kernels=kernels, not_run=asked.not_run)
         Path(asked.receipt).write_text(found.markdown(), encoding="utf-8")
     return tell_launches(launched, as_json=asked.as_json)
+
+
+def _kernels() -> "Kernels":
+    """Every kernel beside its meaning."""
+    from .doctor import check_kernels
+    from .measure_receipt import Kernels
+
+    told, parted = check_kernels()
+    return Kernels(str(told["summary"]), not parted)
 
 
 def _measure(

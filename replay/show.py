@@ -5,14 +5,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .difference import Difference
-from .memory import Place
+if TYPE_CHECKING:  # commands that show neither start without the machine
+    from .difference import Difference
+    from .memory import Place
 
 EQUAL, DIFFERS, WRONG_USE, REFUSED = 0, 1, 2, 3
 
@@ -52,7 +54,9 @@ def bar(what: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]
         yield lambda step: progress.update(task, completed=step)
 
 
-def first_json(first: Difference | None, place: Place | None = None) -> dict[str, object] | None:
+def first_json(
+    first: "Difference | None", place: "Place | None" = None
+) -> dict[str, object] | None:
     """Where two values differ, as the JSON of replay and diff says it."""
     if first is None:
         return None
@@ -72,7 +76,7 @@ def show_compared(compared: Mapping[str, int]) -> None:
         CONSOLE.print(f"  equal values: {escape(counts)}")
 
 
-def show_first(first: Difference | None, place: Place | None = None) -> None:
+def show_first(first: "Difference | None", place: "Place | None" = None) -> None:
     """The first difference, and its place in memory, as a table."""
     if first is None:
         return
