@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kvtape.devices.glm.program import GlmOp
+from kvtape.devices.glm.layout import GlmOp
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact

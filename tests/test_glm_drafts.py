@@ -13,7 +13,7 @@ from kvtape.core.families.glm import Glm
 from kvtape.devices.glm import device as glm_module
 from kvtape.devices.glm.arena import RingSizes
 from kvtape.devices.glm.group import glm_group
-from kvtape.devices.glm.program import GlmOp
+from kvtape.devices.glm.layout import GlmOp
 from kvtape.devices.glm.step import step_tables
 from kvtape.events.commands import AnyCommand, Arrive
 from kvtape.events.facts import RunOpened
