@@ -261,9 +261,12 @@ def test_a_command_needs_a_port_to_be_told() -> None:
 # --- the receipt ----------------------------------------------------------------------------------
 
 
-def launched(*medians: float, unequal: int = 0, resumed: int = 0) -> Launched:
+def launched(
+    *medians: float, unequal: int = 0, resumed: int = 0, overlap: bool = False
+) -> Launched:
     """off, on, on, off with these times to the first token."""
-    found = Launched(LaunchOptions(["serve"], ["off", "on", "on", "off"], ["cache"]))
+    order = ["off", "on", "on", "off"]
+    found = Launched(LaunchOptions(["serve"], order, ["cache"], require_overlap=overlap))
     for label, median in zip(("off", "on", "on", "off"), medians, strict=True):
         counts = {"equal": 10 - unequal, "unequal": unequal, "failed": 0}
         replies = [told("a"), told("a", name="again", cached_tokens=resumed)]
@@ -279,6 +282,14 @@ def checks(found: Launched, **more: Any) -> dict[str, bool]:
     lines = receipt(found, {}, **asked).checklist
     assert all(line[:4] in ("[x] ", "[ ] ") for line in lines)
     return {" ".join(line[4:].split()[:2]): line.startswith("[x]") for line in lines}
+
+
+def test_ranges_that_lie_apart_fail_only_where_that_was_asked() -> None:
+    apart, near = (2.0, 3.1, 2.9, 2.0), (2.0, 2.1, 1.9, 2.0)
+    assert launched(*apart).exit_code == launched(*near, overlap=True).exit_code == 0
+    found = launched(*apart, overlap=True)
+    assert found.exit_code == 1
+    assert found.faults == ["--require-overlap: cache, first: first token: on lies apart"]
 
 
 def test_only_what_was_measured_and_held_is_marked() -> None:

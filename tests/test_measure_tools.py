@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,7 @@ def test_concurrent_counts_one_reply_a_stream_and_one_serial_a_cell() -> None:
     assert sum(not one.draft for one in asked) == 8
     seeds = {one.sampling.seed for one in asked if one.sampling.temperature_bits}
     assert seeds == {1234, 1235, 1236, 1237}
+    assert {one.sampling.seed for one in asked if not one.sampling.temperature_bits} == {1234}
 
 
 def unequal(engine: ScriptedEngine, arrive: Arrive) -> Iterator[tuple[int, ...]]:
@@ -187,6 +189,27 @@ def test_a_reply_that_drafts_change_is_unequal() -> None:
         )  # fmt: skip
     assert code == 1 and told["serial"]["unequal"] == 2
     assert all("--serial" in fault for fault in told["faults"])
+
+
+def test_an_undrafted_request_that_was_drafted_all_the_same_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = door_engine.finished
+
+    def drafted(arrive: Arrive, ids: list[int], reason: str) -> Finished:
+        return replace(right(arrive, ids, reason), drafted=3, accepted=1)
+
+    monkeypatch.setattr(door_engine, "finished", drafted)
+    with door() as (url, _):
+        code, told = tool(
+            "concurrent", "--url", url, "--levels", "1", "--tokens", 2, "--reps", 1, "--serial",
+            "--modes", "greedy", *IDS,
+        )  # fmt: skip
+    assert code == 1 and told["serial"] == {
+        "equal": 0, "unequal": 0, "failed": 2,
+        "by_mode": {"greedy": {"equal": 0, "unequal": 0, "failed": 2}},
+    }  # fmt: skip
+    assert '"draft": false, and 3 tokens were drafted' in told["faults"][0]
 
 
 def test_a_stream_that_fails_is_counted_and_told() -> None:
