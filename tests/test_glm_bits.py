@@ -63,7 +63,10 @@ def test_every_bit_is_the_definitions_however_rows_are_cut(
     with GlmRig(prompt_rows=81, **settings) as rig:
         stream, logits, reports = rig.run(TOKENS, chunk)
         assert same(logits, BITS)
-        assert differing(exact(), joined(rig, stream)) == []
+        memory = joined(rig, stream)
+        assert differing(exact(), memory) == []
+        for rows, keys in zip(memory["draft rows"], memory["draft keys"], strict=True):
+            assert (rows[:80] == MTP["latent"]).all() and (keys == MTP["keys"]).all()
         assert not any(report.flagged or report.poisoned for report in reports)
 
 

@@ -15,6 +15,7 @@ from kvtape.devices.glm.arena import RingSizes
 from kvtape.devices.glm.group import glm_group
 from kvtape.devices.glm.layout import GlmOp
 from kvtape.devices.glm.step import step_tables
+from kvtape.events import facts as f
 from kvtape.events.commands import AnyCommand, Arrive
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId
@@ -170,6 +171,34 @@ def test_drafts_that_are_always_right_save_rounds() -> None:
     drafted = sum(len(undrafted().replies[RequestId(r)]) for r in "abce")
     plain = sum(len(undrafted().replies[RequestId(r)]) for r in "dfgh")
     assert rig.windows <= drafted / 5 + 4 + plain  # windows of five rows where drafts are wanted
+
+
+def test_tokens_that_end_no_reply_end_no_window() -> None:
+    """`ignore_eos` with every token of the reply as an end: as many rounds as without ends."""
+    rounds = []
+    for eos in (False, True):
+        asked = [
+            wish.model_copy(update={"eos": tuple(set(replies()[wish.request])) if eos else ()})
+            for wish in wishes()
+        ]
+        asked = [wish.model_copy(update={"ignore_eos": True}) for wish in asked]
+        rig = serve(asked, 4, with_drafter(Schedule(replies(), [(4, 4)], VOCAB)))
+        assert rig.replies == undrafted().replies
+        rounds.append(rig.windows)
+    assert rounds[0] == rounds[1]
+
+
+def test_a_window_is_no_longer_than_the_pages_hold() -> None:
+    """Four right drafts after row 61 with pages up to row 63: three rows are run."""
+    with GlmRig(drafts=4) as rig:
+        stream, facts = rig.begin(TOKENS[:61], draft=True)
+        facts += rig.lease(stream, 61)
+        rig.step(*facts, f.PromptStepRun(stream=stream, first=0, rows=61))
+        rig.device.memory.drafts[stream] = TOKENS[62:66]
+        rig.device.memory.draft_counts[stream] = 4
+        report = rig.step(*rig.draw(stream, TOKENS[61]))[0]
+        assert rig.state.streams[stream].pages == 4
+        assert report.tokens == TOKENS[62:65]
 
 
 @settings(max_examples=6)

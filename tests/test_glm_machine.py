@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from kvtape.core.pages import ORDERS
-from kvtape.events.commands import Arrive, Close
+from kvtape.events.commands import Arrive, Close, Flush
 from kvtape.events.facts import RequestFinished
 from kvtape.events.records import Sampling
 
@@ -69,8 +69,8 @@ class GlmMachine(Machine):
         drafts=st.sampled_from([0, 1, 2, 4]),
         drafter=st.sampled_from(["own", "wrong", "mixed"]),
         order=st.sampled_from(ORDERS),
-        pages=st.integers(9, 24),
-        states=st.integers(0, 5),
+        pages=st.sampled_from([9, 14, 24, 40]),
+        states=st.sampled_from([1, 2, 5, 0]),
         lanes=st.integers(1, 4),
         poison=st.sampled_from(["off", "a", "b"]),
         prompt_rows=st.sampled_from([7, 16, 48]),
@@ -100,33 +100,41 @@ class GlmMachine(Machine):
         return [t if at < right else (t + 3) % VOCAB for at, t in enumerate(true)]
 
     @rule(
-        data=st.data(),
-        base=st.integers(0, 2),
-        rows=st.integers(1, MOST),
-        max_new=st.integers(1, 24),
-        sampling=st.sampled_from(SAMPLINGS),
-        draft=st.booleans(),
-        ends=st.booleans(),
-        salt=st.sampled_from(["", "", "", "other"]),
-        history=st.integers(0, MOST),
-    )
-    def ask(
-        self, data: st.DataObject, base: int, rows: int, max_new: int, sampling: Sampling,
-        draft: bool, ends: bool, salt: str, history: int,
-    ) -> None:  # fmt: skip
-        prompt = [*BASES[base][:rows]]
-        if data.draw(st.booleans()):  # the same up to some row
-            prompt = [*prompt[: rows - 1], 6 + base + rows % 7]
+        asked=st.lists(
+            st.fixed_dictionaries({
+                "base": st.sampled_from([0, 0, 0, 1]),
+                "rows": st.sampled_from([33, 34, 49, 50, 65, 66, 80, MOST, 17, 16, 3, 1]),
+                "other_end": st.booleans(),
+                "max_new": st.integers(1, 24),
+                "sampling": st.sampled_from(SAMPLINGS),
+                "draft": st.sampled_from([True, True, False]),
+                "ends": st.booleans(),
+                "salt": st.sampled_from(["", "", "", "", "other"]),
+                "history": st.sampled_from([0, 16, 33, 64]),
+            }),
+            min_size=1,
+            max_size=4,
+        )
+    )  # fmt: skip
+    def ask(self, asked: list[dict[str, Any]]) -> None:
+        """Some requests at once, over heads of a prompt that others are over too."""
+        self.rig.step(*(self.wish(**one) for one in asked))
+
+    def wish(
+        self, base: int, rows: int, other_end: bool, max_new: int, sampling: Sampling, draft: bool,
+        ends: bool, salt: str, history: int,
+    ) -> Arrive:  # fmt: skip
+        """A request; other_end: its prompt's last token is one of its own."""
+        prompt = [*BASES[base][: rows - other_end], *[6 + rows % 7] * other_end]
         self.prompts.append(prompt)
-        request = f"r{len(self.prompts)}"
         wish = arrive(
-            request, prompt, max_new, session=f"s{len(self.prompts) % 3}", sampling=sampling,
-            draft=draft, salt=salt, history_tokens=min(history, len(prompt)),
+            f"r{len(self.prompts)}", prompt, max_new, session=f"s{len(self.prompts) % 3}",
+            sampling=sampling, draft=draft, salt=salt, history_tokens=min(history, len(prompt)),
         )  # fmt: skip
-        if ends:
-            reply, _ = alone(wish)
-            wish = wish.model_copy(update={"eos": (reply[len(reply) // 2],)})
-        self.rig.step(wish)
+        if not ends:
+            return wish
+        reply, _ = alone(wish)
+        return wish.model_copy(update={"eos": (reply[len(reply) // 2],)})
 
     @invariant()
     def nothing_outlives_its_owner(self) -> None:
@@ -165,7 +173,7 @@ BUSY: Any = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
 TestGlmMachine = GlmMachine.TestCase
-TestGlmMachine.settings = settings(max_examples=10, stateful_step_count=16, **BUSY)
+TestGlmMachine.settings = settings(max_examples=6, stateful_step_count=14, **BUSY)
 
 
 class LongGlmMachine(GlmMachine):
@@ -184,6 +192,9 @@ def play(*orders: Any, **opened: Any) -> SummedRig:
     for order in orders:
         rig.step(*(order if isinstance(order, list) else [order]))
         rig.settle()
+        assert rig.device.copies.keys() == rig.state.kept.keys()
+    rig.step(Flush())
+    assert not rig.device.copies and not rig.device.ledger.streams
     rig.device.close()
     return rig
 
