@@ -291,6 +291,34 @@ def trace_import(
 
 
 @app.command()
+def simulate(
+    trace: Annotated[Path, typer.Argument(help="JSON lines: timestamp, lengths, hash_ids")],
+    pages: Annotated[int, typer.Option(min=1, help="of the pool, 512 tokens each")] = 8000,
+    live: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 64,
+    policy: Annotated[str, typer.Option(help="who is given up: returns, lru or seeds")] = "returns",
+    compare: Annotated[str, typer.Option(help="lru: a plain block pool beside it")] = "",
+    tape: Annotated[str, typer.Option("--trace", help="the tape to write, and to audit")] = "",
+    limit: Annotated[int, typer.Option(min=0, help="requests to read; 0: all")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Run a public request trace through the machine on a device that only keeps a clock."""
+    from .core.evict import POLICIES
+    from .replay.simulate import SimulateOptions
+    from .replay.simulate_command import Shown, run_simulate
+
+    one_of("--policy", policy, tuple(POLICIES))
+    one_of("--compare", compare, ("", "lru"))
+    options = SimulateOptions(
+        pages=pages,
+        live=live,
+        policy=policy,
+        tape=Path(tape) if tape else None,
+        compare=bool(compare),
+    )
+    raise typer.Exit(run_simulate(trace, options, Shown(limit, as_json)))
+
+
+@app.command()
 def doctor(
     kernels: Annotated[bool, typer.Option("--kernels", help="run every kernel")] = False,
     faults: Annotated[bool, typer.Option("--faults", help="which are caught, and when")] = False,

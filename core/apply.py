@@ -125,6 +125,8 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
     assert stream.phase is Phase.RESUMING, f"stream {fact.stream} is {stream.phase}"
     state.clock += 1
     kept.used, kept.hit = state.clock, True
+    if state.tree is not None:
+        state.tree.resumed(fact.state, fact.mark // state.opened.rules.page_rows)
     stream.phase = Phase.PROMPTING
     stream.rows = stream.cached = fact.mark
     stream.sums = dict(fact.digest)

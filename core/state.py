@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..events.facts import RequestArrived, RunOpened
 from ..events.ids import NO_STATE, Lane, PageId, RequestId, StateId, StreamId
+from .evict import order_of
 from .pages import PageBook
 from .tree import PromptTree
 
@@ -126,7 +127,7 @@ def open_state(opened: RunOpened, *, leader: bool = True) -> State:
         opened=opened,
         book=PageBook(opened.pages, opened.order),
         tables=np.full((opened.lanes, width), opened.pages, np.int32),
-        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead)
+        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead, order_of(opened))
         if leader and store_flag(opened) == RADIX
         else None,
         lanes=[None] * opened.lanes,

@@ -32,17 +32,14 @@ class RadixStore:
     def room(self, state: State, hit: Hit) -> int:
         """Pages that could be promised if every kept state went but the one that is hit."""
         idle = (state.book.leases == 0) & (state.book.kept > 0)
-        if hit.state != NO_STATE:
-            idle[np.asarray(state.kept[hit.state].pages)] = False
+        for wanted in _wanted(state, hit):
+            idle[np.asarray(state.kept[wanted].pages)] = False
         return state.book.available + int(np.count_nonzero(idle))
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
         """Drop kept states, weakest first, until so many pages can be promised."""
         while state.book.available < want:
-            others = (kept for kept in state.kept.values() if kept.state != hit.state)
-            idle = [kept.state for kept in others if _frees(state, kept)]
-            assert idle, f"{want} pages were reclaimable and are not"
-            yield drop(_weakest(state, idle), "reclaimed", request)
+            yield drop(_reclaimable(state, hit), "reclaimed", request)
 
     def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
         """The pages of the hit become the head of the stream's table."""
@@ -55,7 +52,10 @@ class RadixStore:
         if rules.finish_marks:
             last = stream.prompt_tokens
         history = min(stream.request.history_tokens, last) if rules.snapshots else 0
-        return prompt_marks(state, stream, start, history, (last,))
+        marks = prompt_marks(state, stream, start, history, (last,))
+        if start and _tree(state).order is not None and not _ends(state, stream, start):
+            return (start, *marks)  # what came back is weighed apart from what is added to it
+        return marks
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
         """Keep rows on the tree's pages where the tree has them, else on the stream's own."""
@@ -65,7 +65,8 @@ class RadixStore:
         tokens = stream.tokens[: mark + rules.lookahead]
         path = tree.walk(tokens, stream.request.salt, count)
         yield from _swap(state, stream, tuple(node.page for node in path))
-        if len(path) == count and (path[-1].ends or not rules.snapshots):
+        spare = not rules.snapshots and tree.order is None  # states that others hold, or extend
+        if len(path) == count and (path[-1].ends or spare):
             return  # the same rows are kept already
         if opened.states == 0:
             return
@@ -82,7 +83,7 @@ class RadixStore:
             digest=digest_at_mark(state, stream),
         )
         yield taken
-        if not rules.snapshots:  # any of its pages can be resumed at, so shorter states are spare
+        if spare:  # any of its pages can be resumed at
             for passed in tree.passed_by(taken.state):
                 yield drop(state.kept[passed], "moved_past", stream.request.request)
 
@@ -106,6 +107,23 @@ def _tree(state: State) -> PromptTree:
     return state.tree
 
 
+def _wanted(state: State, hit: Hit) -> set[StateId]:
+    """States that must stay: the one that is hit, and by an order those that are being resumed."""
+    wanted = {hit.state} - {NO_STATE}
+    if _tree(state).order is not None:
+        seated = (state.streams[stream] for stream in state.lanes if stream is not None)
+        resuming = {one.state for one in seated if one.phase is Phase.RESUMING}
+        wanted |= resuming & state.kept.keys()
+    return wanted
+
+
+def _ends(state: State, stream: Stream, mark: int) -> bool:
+    """Whether a kept state of these tokens ends at the mark."""
+    pages = mark // state.opened.rules.page_rows
+    path = _tree(state).walk(stream.tokens, stream.request.salt, pages)
+    return len(path) == pages and bool(path[-1].ends)
+
+
 def _swap(state: State, stream: Stream, pages: Sequence[PageId]) -> Iterator[AnyFact]:
     """Use the tree's pages in place of the stream's equal ones, run by run."""
     mine = state.table(stream)[: len(pages)]
@@ -125,9 +143,27 @@ def _frees(state: State, kept: KeptState) -> bool:
     return bool(np.any((state.book.leases[pages] == 0) & (state.book.kept[pages] == 1)))
 
 
+def _reclaimable(state: State, hit: Hit) -> KeptState:
+    """The state to give up first of those that free a page, other than the one that is hit."""
+    tree = _tree(state)
+    if tree.order is None:
+        others = (kept for kept in state.kept.values() if kept.state != hit.state)
+        idle = [kept.state for kept in others if _frees(state, kept)]
+        assert idle, "pages were reclaimable and are not"
+        return _weakest(state, idle)
+    leases, wanted = state.book.leases, _wanted(state, hit)
+    goes = tree.weakest(lambda one, page: not leases[page] and one not in wanted)
+    assert goes is not None, "pages were reclaimable and are not"
+    return state.kept[goes]
+
+
 def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
     """The state to give up first: moved past by another, then never hit, then longest unused."""
     tree = _tree(state)
+    if tree.order is not None and not any(tree.moved_past(one) for one in among):
+        goes = tree.order.weakest(lambda one: one in among)
+        assert goes is not None, "a state was kept and is in no queue"
+        return state.kept[goes]
 
     def rank(state_id: StateId) -> tuple[bool, bool, int]:
         kept = state.kept[state_id]

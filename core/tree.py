@@ -5,15 +5,21 @@ page holds depends on them too, so two prompts share a page only if they agree t
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from ..events.ids import PageId, StateId
+from .evict import Order, kind_of
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One kept page below its parent; `ends` are the states whose last page this is."""
+    """One kept page below its parent; `ends` are the states whose last page this is.
+
+    name, uses, kind: for an order that weighs: which prefix ends here, how often it came back, and
+    what it was when it came.
+    """
 
     parent: "Node | None"
     key: bytes
@@ -21,14 +27,19 @@ class Node:
     depth: int
     kids: dict[bytes, "Node"] = field(default_factory=dict)
     ends: list[StateId] = field(default_factory=list)
+    name: bytes = b""
+    uses: int = 0
+    kind: int = 0
 
 
 class PromptTree:
     """Kept prefixes by tokens; a forest with one root for each salt."""
 
-    def __init__(self, page_rows: int, lookahead: int) -> None:
+    def __init__(self, page_rows: int, lookahead: int, order: Order | None = None) -> None:
+        """order: who goes first, where it is not the seeds' order."""
         self.page_rows = page_rows
         self.lookahead = lookahead
+        self.order = order
         self._roots: dict[str, Node] = {}
         self._end: dict[StateId, Node] = {}
 
@@ -56,27 +67,76 @@ class PromptTree:
     ) -> None:
         """Keep a state's prefix; where the tree has its tokens, its pages are the tree's."""
         if salt not in self._roots:
-            self._roots[salt] = Node(None, b"", PageId(-1), 0)
+            self._roots[salt] = Node(None, b"", PageId(-1), 0, name=salt.encode())
         node = self._roots[salt]
+        new: list[Node] = []
         for page, key in zip(pages, self._keys(tokens, len(pages)), strict=True):
             kid = node.kids.get(key)
             if kid is None:
                 kid = node.kids[key] = Node(node, key, page, node.depth + 1)
+                new.append(kid)
             assert kid.page == page, (
                 f"state {state} keeps page {page} where the tree has {kid.page}"
             )
             node = kid
         node.ends.append(state)
         self._end[state] = node
+        if self.order is not None:
+            self._weigh(self.order, new, node.depth)
+            self.order.tick()
+            self.order.place(state, node.kind)
 
     def drop(self, state: StateId) -> None:
         """Forget a state and every node that no other state holds."""
         node: Node | None = self._end.pop(state)
         assert node is not None
         node.ends.remove(state)
+        if self.order is not None:
+            self.order.forget(state)
         while node is not None and node.parent is not None and not node.ends and not node.kids:
             del node.parent.kids[node.key]
+            if self.order is not None:
+                self.order.remember(node.name, node.uses)
             node = node.parent
+
+    def resumed(self, state: StateId, pages: int) -> None:
+        """The first `pages` pages of a state came back; so did every state that they hold."""
+        if self.order is None:
+            return
+        self.order.tick()
+        node: Node | None = self._end[state]
+        while node is not None and node.parent is not None:
+            if node.depth <= pages:
+                node.uses += 1
+                node.kind = kind_of(node.uses, 0, 0)
+                for held in node.ends:
+                    self.order.place(held, node.kind)
+            node = node.parent
+
+    def weakest(self, may_go: Callable[[StateId, PageId], bool]) -> StateId | None:
+        """The first to go of the states that no other extends, by the order; with its last page."""
+        assert self.order is not None
+
+        def goes(state: StateId) -> bool:
+            end = self._end[state]
+            return not end.kids and may_go(state, end.page)
+
+        return self.order.weakest(goes)
+
+    def _weigh(self, order: Order, new: Sequence[Node], pages: int) -> None:
+        """Name the pages that a prompt of so many added, and say what they are."""
+        known, fresh = pages - len(new), []
+        for node in new:
+            assert node.parent is not None
+            node.name = blake2b(node.parent.name + node.key, digest_size=16).digest()
+            uses = order.recall(node.name)
+            if uses is None:
+                fresh.append(node)
+            else:
+                node.uses, known = uses + 1, known + 1
+                node.kind = kind_of(node.uses, 0, 0)
+        for node in fresh:
+            node.kind = kind_of(0, known, len(fresh))
 
     def moved_past(self, state: StateId) -> bool:
         """Whether another state extends this one."""
