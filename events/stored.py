@@ -10,7 +10,7 @@ from .chain import COMMAND, FACT, GENESIS, link
 from .commands import AnyCommand
 from .errors import BrokenRecord
 from .facts import AnyFact
-from .schema import COMMANDS, CONTENT, EVENTS
+from .schema import BLOBS, COMMANDS, CONTENT, EVENTS
 
 SEQ_MAX = 2**63 - 1
 
@@ -85,9 +85,15 @@ def stored_rows(
         yield StoredRow(*row)
 
 
+_BYTES = {  # made once: making one costs more than the row
+    table.name: sa.select(table.c.bytes).where(table.c.digest == sa.bindparam("name"))
+    for table in (CONTENT, BLOBS)
+}
+
+
 def content_of(connection: sa.Connection, name: str, table: sa.Table = CONTENT) -> bytes:
     """The bytes of a content (or blob) row; KeyError where there is none."""
-    found = connection.execute(sa.select(table.c.bytes).where(table.c.digest == name)).scalar()
+    found = connection.execute(_BYTES[table.name], {"name": name}).scalar()
     if not isinstance(found, bytes):
         raise KeyError(name)
     return found

@@ -1,7 +1,7 @@
 """Whether a tape is what was written: chain, bytes, columns, content, schema and seal."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -34,6 +34,8 @@ from .schema import (
 from .seal import Seal, read_seal
 from .stored import StoredRow, content_of, stored_rows
 
+Look = Callable[[StoredRow, AnyCommand | AnyFact], None]
+
 
 class Finding(NamedTuple):
     """One thing that is not as it was written.
@@ -55,8 +57,8 @@ def verify(path: str | Path) -> list[Finding]:
     return list(find(path))
 
 
-def find(path: str | Path) -> Iterator[Finding]:
-    """The findings of `verify`, as they come."""
+def find(path: str | Path, look: Look = lambda row, record: None) -> Iterator[Finding]:
+    """The findings of `verify`, as they come; look: is shown each record that could be read."""
     path = Path(path)
     check_readable(path)
     with told(path):
@@ -66,7 +68,7 @@ def find(path: str | Path) -> Iterator[Finding]:
                 check_format(path, connection)
                 yield from _store(connection)
                 yield from _schema(connection)
-                audit = _Audit(connection)
+                audit = _Audit(connection, look)
                 yield from audit.runs()
                 yield from audit.kept()
         finally:
@@ -123,8 +125,9 @@ def _schema(connection: sa.Connection) -> Iterator[Finding]:
 class _Audit:
     """Walks the rows of every run and keeps in mind which content and blobs they name."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, look: Look) -> None:
         self.closed = False  # the last run ended in order
+        self._look = look
         self._connection = connection
         self._content: set[str] = set()
         self._blobs: set[str] = set()
@@ -169,6 +172,7 @@ class _Audit:
                 continue
             self._blobs.update(getattr(record, "blobs", ()))
             yield from (Finding(kind, where, says) for kind, says in walk.own(row, record))
+            self._look(row, record)
         where = f"run {listed.run}"
         yield from (Finding("run", where, says) for says in walk.end(listed.rows, listed.chain))
         self.closed = walk.last == "run_closed"

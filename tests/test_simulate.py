@@ -8,6 +8,7 @@ import pytest
 from kvtape.core.evict import POLICIES
 from kvtape.events.export import export
 from kvtape.events.reader import Tape
+from kvtape.events.tape import TapeWriter
 from kvtape.replay.simulate import SimulateOptions, simulate
 from kvtape.replay.simulate_audit import audit_simulated
 from kvtape.replay.simulate_command import Shown, run_simulate
@@ -123,3 +124,24 @@ def test_the_report_says_where_the_hits_are(
     assert run_simulate(trace, SimulateOptions(60, 6, "lru"), Shown()) == 0
     shown = capsys.readouterr().out
     assert "order lru" in shown and "pages by streams" in shown
+
+
+@pytest.mark.parametrize("kind", ["pages_leased", "state_dropped"])
+def test_a_fact_that_does_not_fit_is_named_by_the_audit(
+    trace: Path, tmp_path: Path, kind: str
+) -> None:
+    path, odd = tmp_path / "run.tape", tmp_path / "odd.tape"
+    simulate(read_trace(trace), SimulateOptions(60, 6, "returns", path))
+    with Tape.open(path) as tape, TapeWriter.create(odd, tape.opened) as writer:
+        left = 3
+        for step in tape.steps():
+            facts = list(step.facts)
+            at = next((at for at, one in enumerate(facts) if one.kind == kind), -1)
+            if at >= 0 and left:
+                left -= 1
+                if not left:
+                    del facts[at]
+            facts = [one for one in facts if one.kind not in ("run_opened",)]
+            writer.append(step.step, step.commands, facts)
+    found = audit_simulated(odd)
+    assert [one.kind for one in found] == ["state"]
