@@ -166,6 +166,21 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
         find_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("shard", ["a" * 5000, "a\0b"])
+def test_a_shard_of_a_name_that_no_file_can_have(tmp_path: Path, shard: str) -> None:
+    named = tiny_llama.weights(tiny_llama.config())
+    tiny_llama.write_folder(tmp_path, named, dtype="BF16", shards=2)
+    index = {"weight_map": {NORM: shard}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelNotFound, match=r"File name too long|is not there"):
+        find_model(str(tmp_path))
+
+
+def test_a_model_of_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(ModelNotFound, match="File name too long"):
+        find_model("a" * 5000)
+
+
 def test_a_shard_without_the_indexed_tensor_is_named(tmp_path: Path) -> None:
     named = tiny_llama.weights(tiny_llama.config())
     tiny_llama.write_folder(tmp_path, named, dtype="BF16", shards=2)

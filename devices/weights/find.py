@@ -39,7 +39,11 @@ def find_path(name: str) -> Path:
     if name in OWN:
         return own(name)
     path = Path(name).expanduser()
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that no file can have
+        raise ModelNotFound(f"{name}: {error.strerror}") from error
+    if not there:
         known = ", ".join((*CARRIED, *OWN))
         raise ModelNotFound(f"{name}: no such file or directory, and no known name ({known})")
     if path.is_dir() and not (path / "config.json").exists():

@@ -91,7 +91,11 @@ def places(folder: Path, dtypes: Container[str] = DTYPES) -> dict[str, Place]:
 
 def file_places(path: Path, dtypes: Container[str] = DTYPES) -> dict[str, Place]:
     """Every tensor of one file; the library checks the header and its spans first."""
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that no file can have
+        raise ModelNotFound(f"{path}: {error.strerror}") from error
+    if not there:
         raise ModelNotFound(f"{path} is not there")
     try:
         with safe_open(path, framework="numpy") as opened:
