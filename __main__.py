@@ -67,7 +67,9 @@ def serve(
     store: Annotated[
         str, typer.Option(help="radix: prompts kept on the pool's pages; flat: as copies")
     ] = "radix",
-    share: Annotated[str, typer.Option(help="prompts kept at most; TF_GLM_KV_SHARE")] = "",
+    share: Annotated[
+        str, typer.Option(help="prompts kept at most, 0: as by default; else TF_GLM_KV_SHARE")
+    ] = "",
     prompt_cache_gib: Annotated[str, typer.Option(help="of the flat store; 16 by default")] = "",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,

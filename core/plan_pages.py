@@ -33,8 +33,8 @@ def refuse_share(share: int, asked: KvPages) -> None:
     """Refuse kept states by reference where pages are not asked for. Raises SwitchRefused."""
     if share and asked != "on":
         raise SwitchRefused(
-            f"--share {share} (TF_GLM_KV_SHARE) keeps prompts as pages and needs --kv-pages on"
-            f" (TF_KV_PAGES=on), which is {asked}"
+            f"--share {share} (TF_GLM_KV_SHARE) keeps prompts as pages and needs TF_KV_PAGES=on"
+            f" (--kv-pages on of the plan), which is {asked}"
         )
 
 
