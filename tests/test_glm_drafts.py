@@ -1,6 +1,5 @@
 """Drafts of the GLM: what they were changes no token, no sum and no byte that a stream keeps."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,139 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtape.core.families.family import Choices
-from kvtape.core.families.glm import Glm
 from kvtape.devices.glm import device as glm_module
-from kvtape.devices.glm.arena import RingSizes
-from kvtape.devices.glm.group import glm_group
-from kvtape.devices.glm.layout import GlmOp
 from kvtape.devices.glm.step import step_tables
 from kvtape.events import facts as f
-from kvtape.events.commands import AnyCommand, Arrive
-from kvtape.events.facts import RunOpened
-from kvtape.events.ids import RequestId
-from kvtape.events.records import Sampling
-from kvtape.replay.opening import settings_of
+from kvtape.events.commands import Arrive
+from kvtape.events.ids import Lane, RequestId
 
-from .glm_memory import Drafter, Forgetful, Held, Playing, Schedule, differing, held
-from .glm_rig import GlmRig, glm_device, glm_opened, glm_tokens, tiny_glm
-from .rig import Rig, arrive
+from .cpu_rig import ids
+from .glm_memory import Playing, Schedule, differing, held
+from .glm_rig import GlmRig, glm_device, glm_tokens
+from .glm_watched import (
+    VOCAB,
+    assert_same,
+    faults,
+    replies,
+    serve,
+    undrafted,
+    wishes,
+    with_drafter,
+    wrong,
+)
 
 TOKENS = glm_tokens()
-VOCAB = 512
-Make = Callable[[RunOpened], Any]
-Seen = dict[tuple[str, int], Held]  # by request and kept rows
-
-
-def bits(value: float) -> int:
-    """A float32's pattern."""
-    return int(np.float32(value).view(np.uint32))
-
-
-HOT = Sampling(temperature_bits=bits(1.0), top_k=40, seed=5)
-WARM = Sampling(temperature_bits=bits(0.8), top_p_bits=bits(0.9), seed=-7, bias=((9, bits(2.0)),))
-HEAVY = Sampling(temperature_bits=bits(1.0), repetition_bits=bits(1.3), seed=2)
-RARE = Sampling(presence_bits=bits(1.5), frequency_bits=bits(0.5))
-
-
-def some(seed: int, rows: int) -> list[int]:
-    """Random ids that end no reply."""
-    found: list[int] = np.random.default_rng(seed).integers(6, VOCAB, rows).tolist()
-    return found
-
-
-def wishes(draft: bool = True) -> list[Arrive]:
-    """Requests of every kind, over page edges at 16, 32, 48, 64; `d` never wants drafts."""
-    return [
-        arrive("a", TOKENS[:61], 20, draft=draft),
-        arrive("b", TOKENS[:33], 25, draft=draft, sampling=HOT),
-        arrive("c", some(3, 50), 18, draft=draft),
-        arrive("d", some(4, 17), 23, draft=False),
-        arrive("e", some(5, 1), 30, draft=draft, sampling=WARM),
-        arrive("f", some(6, 14), 7, draft=draft, sampling=HEAVY),
-        arrive("g", some(7, 30), 9, draft=draft, sampling=RARE),
-        arrive("h", some(8, 29), 1, draft=draft),
-    ]
-
-
-class Watched(Rig):
-    """A rig that looks after every step at what each seated stream holds."""
-
-    def __init__(self, opened: RunOpened, make: Make) -> None:
-        super().__init__(opened, make=make)
-        self.seen: Seen = {}
-        self.sums: dict[str, dict[str, str]] = {}
-        self.windows = 0
-
-    def step(self, *wishes: AnyCommand) -> tuple[Any, ...]:
-        """A turn; kept are the memory and the sums behind each request's kept rows."""
-        facts = super().step(*wishes)
-        for stream in self.state.streams.values():
-            totals = self.device.ledger.streams.get(stream.stream)
-            if totals and totals.rows >= stream.prompt_tokens:
-                known = stream.request.request, totals.rows
-                self.seen[known] = held(self.device, self.state, stream.stream)
-        for fact in facts:
-            if fact.kind == "step_closed":
-                for at, stream_id in enumerate(fact.digests.streams):
-                    request = self._requests[stream_id]
-                    self.sums[request] = {p: v[at] for p, v in fact.digests.parts.items()}
-            self.windows += len(fact.lanes) if fact.kind == "round_run" else 0
-        return facts
-
-
-def serve(asked: list[Arrive], drafts: int, make: Make = glm_device, **opened: Any) -> Watched:
-    """Two requests, then the others while these are being answered, to the end."""
-    rig = Watched(glm_opened(drafts, lanes=8, pages=60, prompt_rows=40, **opened), make)
-    rig.step(*asked[:2])
-    rig.step()
-    rig.step(*asked[2:])
-    rig.settle()
-    rig.device.close()
-    return rig
-
-
-def with_drafter(drafter: Drafter) -> Make:
-    """A device whose drafts this says."""
-    return lambda opened: Playing(glm_device(opened), drafter)
-
-
-_KNOWN: dict[str, Watched] = {}
-
-
-def undrafted() -> Watched:
-    """The same requests without a draft, on a device that has a drafter."""
-    if "one" not in _KNOWN:
-        _KNOWN["one"] = serve(wishes(draft=False), 4)
-    return _KNOWN["one"]
-
-
-def replies() -> Mapping[str, list[int]]:
-    """What undrafted requests are answered, by request."""
-    return {str(request): reply for request, reply in undrafted().replies.items()}
-
-
-def faults(rig: Watched, want: Watched) -> set[str]:
-    """The parts of memory that are not, at some kept row, what the other run held there."""
-    shared = rig.seen.keys() & want.seen.keys()
-    return {part for known in shared for part in differing(rig.seen[known], want.seen[known])}
-
-
-def assert_same(rig: Watched, want: Watched) -> None:
-    """Replies, sums and memory after each round."""
-    assert rig.replies == want.replies
-    assert {r: end.reason for r, end in rig.finished.items()} == {
-        r: end.reason for r, end in want.finished.items()
-    }
-    assert rig.sums == want.sums
-    assert rig.seen.keys() <= want.seen.keys()
-    assert faults(rig, want) == set()
-
-
-def wrong(stream: Any) -> list[int]:
-    """Drafts that are never right: no reply here holds id 5, and `assert_same` would see it."""
-    del stream
-    return [5, 5, 5, 5]
 
 
 def test_a_device_without_a_drafter_answers_the_same() -> None:
@@ -199,6 +87,48 @@ def test_a_window_is_no_longer_than_the_pages_hold() -> None:
         report = rig.step(*rig.draw(stream, TOKENS[61]))[0]
         assert rig.state.streams[stream].pages == 4
         assert report.tokens == TOKENS[62:65]
+
+
+def test_drafts_are_drawn_after_the_last_row_and_from_rows_on_own_pages() -> None:
+    """None behind a piece of a prompt; after row 61, three: a fourth would follow from row 64."""
+    with GlmRig(drafts=4) as rig:
+        stream, facts = rig.begin(TOKENS[:62], draft=True)
+        counts = rig.device.memory.draft_counts
+        facts += rig.lease(stream, 62)
+        rig.step(*facts, f.PromptStepRun(stream=stream, first=0, rows=40))
+        assert counts[stream] == 0
+        rig.step(f.PromptStepRun(stream=stream, first=40, rows=22))
+        assert rig.state.streams[stream].pages == 4 and counts[stream] == 3
+
+
+@pytest.mark.parametrize(("world", "threads"), [(2, 1), (3, 1), (2, 2)])
+def test_ranks_keep_the_same_windows(world: int, threads: int) -> None:
+    """Own drafts and right ones in turn: each rank samples, accepts and rolls back by itself."""
+    with GlmRig(world=world, threads=threads, drafts=4) as rig:
+        stream, facts = rig.begin(TOKENS[:61], draft=True)
+        facts += [*rig.lease(stream, 66), f.PromptStepRun(stream=stream, first=0, rows=61)]
+        reply: list[int] = []
+        turn = 0
+        while len(reply) < 15:
+            reports = rig.step(*facts)
+            new = reports[0].tokens
+            assert all(report.tokens == new and not report.flagged for report in reports)
+            reply += new
+            at = 61 + len(reply)
+            for device in rig.devices if turn % 2 else ():
+                device.memory.drafts[stream] = [*TOKENS[at : at + turn % 4], 5, 5, 5, 5][:4]
+                device.memory.draft_counts[stream] = 4
+            turn += 1
+            facts = [
+                f.RowsKept(streams=(stream,), starts=(0, len(new)), tokens=ids(new)),
+                *rig.lease(stream, at + 4),
+                f.RoundRun(lanes=(Lane(stream),)),
+            ]
+        assert reply == TOKENS[61 : 61 + len(reply)] and turn < len(reply)
+        ranks = zip(rig.devices, rig.states, strict=True)
+        first, *others = [held(device, state, stream) for device, state in ranks]
+        for other in others:  # states and rings are of other heads
+            assert not set(differing(first, other)) - {"states", "conv"}
 
 
 @settings(max_examples=6)
@@ -273,83 +203,6 @@ def test_a_spare_page_that_is_somebodys_is_seen(monkeypatch: pytest.MonkeyPatch)
     )
     rig = serve(wishes(), 4, with_drafter(Schedule(replies(), [(4, 4)], VOCAB)))
     assert faults(rig, undrafted()) & {"rows", "keys", "draft rows", "draft keys"}
-
-
-# --- what each part of a rollback is for ----------------------------------------------------------
-
-MOSTLY = [(0, 4), (1, 4), (0, 4), (2, 4)]
-
-
-def with_rings(rings: RingSizes) -> Make:
-    """A device with rings of other sizes, and drafts of which most are wrong."""
-
-    def make(opened: RunOpened) -> Any:
-        family = Glm(tiny_glm().config, Choices(opened.rules.page_rows, 0, opened.rules.drafts))
-        device = glm_group(
-            tiny_glm(), family, settings_of(opened), world=1, threads=1, spins=0,
-            progress=lambda done, total: None, rings=rings,
-        )[0]  # fmt: skip
-        return Playing(device, Schedule(replies(), MOSTLY, VOCAB))
-
-    return make
-
-
-def with_ops(change: Callable[[list[Any]], list[Any]]) -> Make:
-    """A device whose program's ops were changed, and drafts of which most are wrong."""
-
-    def make(opened: RunOpened) -> Any:
-        device = glm_device(opened)
-        ops = device.memory.ops
-        ops[:] = np.array(change(list(ops.copy())))
-        return Playing(device, Schedule(replies(), MOSTLY, VOCAB))
-
-    return make
-
-
-def late_acceptance(ops: list[Any]) -> list[Any]:
-    """Rows are accepted after the drafter took the token behind each row, not before."""
-    accept = next(at for at, op in enumerate(ops) if op[0] == GlmOp.ACCEPT)
-    after = next(at for at, op in enumerate(ops) if op[0] == GlmOp.NEXT)
-    return [*ops[:accept], *ops[accept + 1 : after + 1], ops[accept], *ops[after + 1 :]]
-
-
-def forgetful(part: str, cache: int) -> Make:
-    """A device that does not write a row or a key again where a refused one stands."""
-    drafter = Schedule(replies(), MOSTLY, VOCAB)
-    return lambda opened: Forgetful(glm_device(opened), drafter, part, cache)
-
-
-ENOUGH = RingSizes(states=5, conv=7, index=8)
-
-
-@pytest.mark.parametrize(
-    ("make", "first"),
-    [
-        (lambda: with_rings(RingSizes(1, 7, 8)), "states"),
-        (lambda: with_rings(RingSizes(5, 3, 8)), "conv"),
-        (lambda: with_rings(RingSizes(5, 7, 4)), "index"),
-        (lambda: with_rings(RingSizes(5, 7, 4)), "draft index"),
-        (lambda: with_ops(late_acceptance), "draft rows"),
-        (lambda: forgetful("rows", 2), "draft rows"),
-        (lambda: forgetful("keys", 2), "draft keys"),
-        (lambda: forgetful("keys", 0), "keys"),
-        (lambda: forgetful("rows", 1), "rows"),
-    ],
-    ids=[
-        "one state", "a conv ring of the taps", "an index ring of a pool",
-        "the drafter's index ring", "drafts instead of true tokens", "drafted rows stay",
-        "drafted keys stay", "refused keys stay", "refused rows stay",
-    ],
-)  # fmt: skip
-def test_each_part_that_is_not_rolled_back_is_seen(make: Callable[[], Make], first: str) -> None:
-    rig = serve(wishes(), 4, make())
-    assert first in faults(rig, undrafted())
-
-
-def test_the_same_drafts_are_sound_where_nothing_is_taken_out() -> None:
-    """So that what the mutants show is what was taken out of them."""
-    assert_same(serve(wishes(), 4, with_rings(ENOUGH)), undrafted())
-    assert_same(serve(wishes(), 4, with_ops(list)), undrafted())
 
 
 def test_only_who_may_be_drafted_for_is() -> None:
