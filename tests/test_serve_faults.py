@@ -87,11 +87,14 @@ def test_a_flip_in_a_replicated_part_stops_the_run_with_both_sides_bytes(tmp_pat
     assert place == {"rank": 1, "layer": 1, "position": LAST, "column": 2, "bit": 5}
 
 
-@pytest.mark.parametrize(("model", "part"), [("fake", "states"), ("fake-pages", "rows")])
+@pytest.mark.parametrize(
+    ("model", "part", "position"),
+    [("fake", "states", "*"), ("fake-pages", "rows", str(LAST))],  # a state has one row
+)
 def test_a_flip_in_a_split_part_breaks_its_sums_at_the_next_step(
-    tmp_path: Path, model: str, part: str
+    tmp_path: Path, model: str, part: str, position: str
 ) -> None:
-    fault = f"flip:rank=1,step=9,part={part},layer=0,position={LAST},column=3,bit=7"
+    fault = f"flip:rank=1,step=9,part={part},layer=0,position={position},column=3,bit=7"
     server, seen = stopped_by(tmp_path, model, fault, "--digests", "full")
     (broken,) = facts_of(server.tape, "sums_broken")
     (flipped,) = facts_of(server.tape, "fault_injected")
