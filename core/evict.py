@@ -70,6 +70,10 @@ class Order:
         if len(self._uses) > self._most:
             del self._uses[next(iter(self._uses))]
 
+    def remembers(self, name: bytes) -> bool:
+        """Whether a prefix went and is remembered."""
+        return name in self._uses
+
     def recall(self, name: bytes) -> int | None:
         """How often a prefix that is kept again had come back; None if it is not remembered."""
         return self._uses.pop(name, None)

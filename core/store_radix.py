@@ -70,22 +70,35 @@ class RadixStore:
             return  # the same rows are kept already
         if opened.states == 0:
             return
+        if not rules.snapshots:  # what had come back before is weighed apart from what is new
+            cut = tree.remembered(tokens, stream.request.salt, count)
+            if cut < count:
+                yield from self._take(state, stream, cut, {})
+        taken = state.next_state
+        yield from self._take(state, stream, count, digest_at_mark(state, stream))
+        if spare:  # any of its pages can be resumed at
+            for passed in tree.passed_by(StateId(taken)):
+                yield drop(state.kept[passed], "moved_past", stream.request.request)
+
+    def _take(
+        self, state: State, stream: Stream, count: int, digest: dict[str, str]
+    ) -> Iterator[AnyFact]:
+        """Keep the first `count` pages; when there are too many states, others go first."""
+        opened, tree = state.opened, _tree(state)
         while len(state.kept) >= opened.states:
             yield drop(_weakest(state, list(state.kept)), "evicted", stream.request.request)
+        mark = count * opened.rules.page_rows
+        tokens = stream.tokens[: mark + opened.rules.lookahead]
         path = tree.walk(tokens, stream.request.salt, count)
         pages = tuple(node.page for node in path) + tuple(state.table(stream))[len(path) : count]
-        taken = f.SnapshotTaken(
+        yield f.SnapshotTaken(
             state=StateId(state.next_state),
             stream=stream.stream,
             mark=mark,
             shared=True,
             pages=pages,
-            digest=digest_at_mark(state, stream),
+            digest=digest,
         )
-        yield taken
-        if spare:  # any of its pages can be resumed at
-            for passed in tree.passed_by(taken.state):
-                yield drop(state.kept[passed], "moved_past", stream.request.request)
 
     def check(self, state: State) -> None:
         """A state's pages end at its mark, and the tree holds exactly the kept states."""

@@ -56,6 +56,19 @@ class PromptTree:
             path.append(node)
         return path
 
+    def remembered(self, tokens: Sequence[int], salt: str, pages: int) -> int:
+        """Pages up to the last that went and is remembered; `pages` where it is none, or all."""
+        if self.order is None:
+            return pages
+        path = self.walk(tokens, salt, pages)
+        name, known = path[-1].name if path else salt.encode(), len(path)
+        for key in list(self._keys(tokens, pages))[known:]:
+            name = _name(name, key)
+            if not self.order.remembers(name):
+                break
+            known += 1
+        return known if known > len(path) else pages
+
     def state_below(self, node: Node) -> StateId:
         """A state that holds this node's page: the one reached by the oldest children."""
         while not node.ends:
@@ -128,7 +141,7 @@ class PromptTree:
         known, fresh = pages - len(new), []
         for node in new:
             assert node.parent is not None
-            node.name = blake2b(node.parent.name + node.key, digest_size=16).digest()
+            node.name = _name(node.parent.name, node.key)
             uses = order.recall(node.name)
             if uses is None:
                 fresh.append(node)
@@ -167,3 +180,8 @@ class PromptTree:
         rows, ahead = self.page_rows, self.lookahead
         for page in range(pages):
             yield array("i", tokens[page * rows : (page + 1) * rows + ahead]).tobytes()
+
+
+def _name(above: bytes, key: bytes) -> bytes:
+    """The name of a prefix: of the one that it extends, and its last page's key."""
+    return blake2b(above + key, digest_size=16).digest()
