@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvtape.core.kernels.poison import poison_value
 from kvtape.devices.glm.layout import GlmOp
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events import facts as f
@@ -15,7 +16,7 @@ from kvtape.events.ids import Lane, StreamId
 from kvtape.events.records import Sampling
 
 from .glm_memory import Held, differing, held
-from .glm_rig import TINY, GlmRig, glm_device, glm_opened, glm_tokens, recorded
+from .glm_rig import PAGE, TINY, GlmRig, glm_device, glm_opened, glm_tokens, recorded
 from .rig import Rig, arrive
 
 TOKENS = glm_tokens()
@@ -54,6 +55,7 @@ def joined(rig: GlmRig, stream: StreamId) -> Held:
     [
         (1, {}), (2, {"threads": 2}), (5, {"poison": "a"}), (7, {"order": "adversarial"}),
         (64, {"poison": "b", "threads": 2}), (81, {"order": "lifo"}), (13, {"page_rows": 8}),
+        (40, {"page_rows": 160, "pages": 4}),  # a whole window as one page
         (20, {"drafts": 4}), (9, {"drafts": 1, "poison": "b", "threads": 2}),
     ],
 )  # fmt: skip
@@ -249,6 +251,21 @@ def test_a_model_that_leaves_no_pool_out_differs_from_the_first_sparse_row_on(
         logits = rig.run(TOKENS, 40)[1]
     equal = (logits == BITS).all(axis=1)
     assert equal[:19].all() and not equal[19:].any()
+
+
+@pytest.mark.parametrize("pattern", ["a", "b"])
+def test_leased_pages_are_poisoned_and_a_row_that_nobody_wrote_is_named(pattern: str) -> None:
+    with GlmRig(drafts=1, poison=pattern, threads=2) as rig:
+        stream, facts = rig.begin(TOKENS)
+        rig.step(*facts, *rig.lease(stream, 81))
+        memory, pages = rig.device.memory, rig.state.table(rig.state.streams[stream])
+        for rows in (memory.latent, memory.keys):
+            assert (rows[:, pages] == poison_value(pattern, np.int16)).all()
+        sound = rig.step(f.PromptStepRun(stream=stream, first=0, rows=40))[0]
+        assert sound.poisoned == []
+        rig.device.inspector.poison_pages((pages[1],), pattern)
+        report = rig.step(f.PromptStepRun(stream=stream, first=40, rows=10))[0]
+        assert [(p.stream, p.layer, p.position) for p in report.poisoned] == [(stream, 0, PAGE)]
 
 
 def test_pages_of_512_rows_hold_what_small_ones_hold() -> None:

@@ -10,7 +10,7 @@ from kvtape.core.families.family import Choices
 from kvtape.core.families.glm import Glm
 from kvtape.devices.glm.arena import RingSizes
 from kvtape.devices.glm.group import glm_group
-from kvtape.devices.glm.program import GlmOp
+from kvtape.devices.glm.layout import GlmOp
 from kvtape.events.facts import RunOpened
 from kvtape.replay.opening import settings_of
 
