@@ -80,7 +80,6 @@ class GlmSizes:
     eps: float  # rms_norm_eps
     mtp: int  # num_nextn_predict_layers: 1 where the drafting head is there, else 0
     ends: tuple[int, ...]  # eos_token_ids, else eos_token_id
-    tied: bool = False
 
     @property
     def dsa_layers(self) -> tuple[int, ...]:

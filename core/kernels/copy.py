@@ -1,8 +1,8 @@
-"""Copies of whole pages, by page id, between two arenas or within one."""
+"""Copies: of whole pages by id, between two arenas or within one; of columns of rows."""
 
 import numpy as np
 
-from .registry import cpu, register
+from .registry import cpu, inner, register
 
 
 def copy_pages_meaning(source, source_ids, target, target_ids, first, last):
@@ -21,6 +21,14 @@ def copy_pages(source, source_ids, target, target_ids, first, last):
         read, written = source[source_ids[at]], target[target_ids[at]]
         for i in range(read.shape[0]):
             written[i] = read[i]
+
+
+@inner
+def copy_columns(source, target, first, last):
+    """Columns first to last of every row, none if last is not above first; both [rows, width]."""
+    for row in range(source.shape[0]):
+        for column in range(first, last):
+            target[row, column] = source[row, column]
 
 
 def copy_pages_cases(rng):

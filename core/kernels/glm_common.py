@@ -3,6 +3,7 @@
 import numpy as np
 
 from .clamped import clamped_rows
+from .copy import copy_columns
 from .glm_memory import (
     CODE_EXPONENTS,
     CODES,
@@ -22,15 +23,10 @@ from .registry import inner
 from .scalars import add
 from .streams import hc_mean, hc_read, hc_weights, hc_write
 from .team import meet
+from .turns import part_of
 
 i32, i64 = np.int32, np.int64
 BLOCK = 16
-
-
-@inner
-def part_of(total, thread, threads):
-    """A thread's share [first, last) of `total` items."""
-    return total * thread // threads, total * (thread + 1) // threads
 
 
 @inner
@@ -194,14 +190,6 @@ def run_add(memory, party, op, rows):
     for row in range(first, last):
         for column in range(op[3]):
             onto[row, column] = add(onto[row, column], y[row, column])
-
-
-@inner
-def copy_columns(source, target, first, last):
-    """Columns first to last of every row, none if last is not above first; both [rows, width]."""
-    for row in range(source.shape[0]):
-        for column in range(first, last):
-            target[row, column] = source[row, column]
 
 
 @inner

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .digest import PARTS, digest_words
-from .glm_common import floats_at, part_of
+from .glm_common import floats_at
 from .glm_memory import (
     DRAFT_COUNTS,
     DRAFT_FROM,
@@ -27,9 +27,9 @@ from .glm_memory import (
 from .mtp import embed_next, embed_rows
 from .places import f32_1, f32_2, i32_2, i64_1, i64_2, i64_3, u16_2
 from .registry import inner
-from .sampling import sample_row
-from .scalars import ONE, ZERO
+from .sampling import draw_row
 from .team import fetch_add
+from .turns import part_of
 from .weigh import greedy
 
 i64, u64 = np.int64, np.uint64
@@ -88,24 +88,11 @@ def run_sample(memory, step, draws, party, op, rows):
     row = fetch_add(i64_1(memory, TURNS), op[3], 1)
     while row < rows:
         logits = f32_1(memory, FLOATS)[at + row * width : at + (row + 1) * width]
-        temperature, repetition = draws.floats[0, row], draws.floats[2, row]
-        frequency, presence = draws.floats[3, row], draws.floats[4, row]
-        first, last = draws.bias_starts[row], draws.bias_starts[row + 1]
-        plain = repetition == ONE and frequency == ZERO and presence == ZERO and first == last
-        if plain and temperature == ZERO:
-            draws.tokens[row] = greedy(logits)
-        else:
-            top_k, seed, choice = draws.whole[0, row], draws.whole[1, row], draws.whole[2, row]
-            counts = draws.counts[draws.whole[3, row]]
-            reply_counts = draws.reply_counts[draws.whole[3, row]]
-            draws.tokens[row] = sample_row(
-                logits, temperature, top_k, draws.floats[1, row],
-                (repetition, frequency, presence),
-                draws.bias_ids[first:last], draws.biases[first:last], counts, reply_counts,
-                seed, step.positions[step.selected[row]] + 1, choice,
-                f32_2(memory, SAMPLE_FLOATS)[mine], i32_2(memory, SAMPLE_WEIGHTS)[mine],
-                i32_2(memory, SAMPLE_IDS)[mine], i64_3(memory, SAMPLE_BINS)[mine],
-            )  # fmt: skip
+        draws.tokens[row] = draw_row(
+            draws, row, logits, step.positions[step.selected[row]] + 1,
+            f32_2(memory, SAMPLE_FLOATS)[mine], i32_2(memory, SAMPLE_WEIGHTS)[mine],
+            i32_2(memory, SAMPLE_IDS)[mine], i64_3(memory, SAMPLE_BINS)[mine],
+        )  # fmt: skip
         row = fetch_add(i64_1(memory, TURNS), op[3], 1)
 
 

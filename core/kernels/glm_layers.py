@@ -12,7 +12,6 @@ from .glm_common import (
     floats_at,
     gated_blocks,
     pairs_at,
-    part_of,
 )
 from .glm_memory import (
     ATTENDING,
@@ -63,6 +62,7 @@ from .registry import inner
 from .route import combine_rows, group_rows, route_rows
 from .select import select_rows
 from .team import fetch_add
+from .turns import part_of
 from .words import first_poisoned_paged
 
 i32, i64 = np.int32, np.int64

@@ -11,8 +11,7 @@ import numpy as np
 from . import meaning
 from .conv import some_runs
 from .kda_tile import TILE, small_tile, wide_tile
-from .layernorm import row_squares
-from .quantise import hard_rows
+from .quantise import hard_rows, row_squares
 from .registry import cpu, inner, register
 from .scalars import LOG2E, ONE, ZERO, add, div, exp2c, mul, rn, sigmoid, sqrt
 

@@ -1,22 +1,18 @@
 """LayerNorm of rows: the sum and the sum of squares exact in the digits of Q16."""
 
 import numpy as np
-from numba.extending import register_jitable
 
 from . import meaning
-from .quantise import hard_rows, sound_amax, top_bits, top_number_bits
+from .quantise import hard_rows, row_scale, row_squares
 from .registry import cpu, register
 from .scalars import (
-    INF_BITS,
     ONE,
     add,
     div,
-    flt,
     mul,
     pow2,
     q16_value,
     rn,
-    row_exponent,
     sqrt,
     sub,
 )
@@ -35,28 +31,6 @@ def layernorm_rows_meaning(x, w, b, eps, y, flags, first, last):
         r = f32(1) / np.sqrt(meaning.squares(apart) / f32(width) + eps)
         y[first:last, :width] = (apart * r[:, None]) * w + b
     flags[first:last] |= (flag | meaning.q16(apart)[2]).astype(np.uint8)
-
-
-@register_jitable
-def row_scale(row):
-    """(the Q16 exponent of a row, whether the row is sound)."""
-    top = top_bits(row)
-    sound = sound_amax(top)
-    if top > INF_BITS:
-        top = top_number_bits(row)
-    return row_exponent(flt(top)), sound
-
-
-@register_jitable
-def row_squares(row):
-    """(the sum of squares of a row, exact in its digits and rounded once, whether it is sound)."""
-    e, sound = row_scale(row)
-    scale = pow2(-e)
-    squares = i64(0)
-    for i in range(row.shape[0]):
-        v = i32(q16_value(row[i], scale))
-        squares += i64(i32(v * v))
-    return mul(rn(squares), pow2(2 * e)), sound
 
 
 @cpu

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import meaning
-from .quantise import hard_rows, sound_amax, top_bits, top_number_bits
+from .quantise import hard_rows, row_squares, sound_amax, top_bits, top_number_bits
 from .registry import cpu, register
 from .scalars import (
     INF_BITS,
@@ -92,18 +92,9 @@ def rmsnorm_rows(x, w, eps, y, column, flags, first, last):
     width = x.shape[1]
     for at in range(first, last):
         row, out = x[at], y[at]
-        top = top_bits(row)
-        flags[at] |= np.uint8(0) if sound_amax(top) else np.uint8(1)
-        if top > INF_BITS:
-            top = top_number_bits(row)
-        k = row_exponent(flt(top))
-        scale = pow2(-k)
-        squares = i64(0)
-        for i in range(width):
-            v = i32(q16_value(row[i], scale))
-            squares += i64(i32(v * v))
-        mean = div(mul(rn(squares), pow2(2 * k)), rn(width))
-        r = div(ONE, sqrt(add(mean, eps)))
+        squares, sound = row_squares(row)
+        flags[at] |= np.uint8(0) if sound else np.uint8(1)
+        r = div(ONE, sqrt(add(div(squares, rn(width)), eps)))
         for i in range(width):
             out[column + i] = mul(mul(row[i], r), w[i])
 

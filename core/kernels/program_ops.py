@@ -6,6 +6,7 @@ A thread takes turns of an op's items until none is left; `at` is the op's place
 import numpy as np
 
 from .attend import attend
+from .copy import copy_columns
 from .digest import PARTS, digest_words
 from .glu import glu_rows
 from .linear import linear
@@ -14,11 +15,9 @@ from .poisoned import first_poisoned
 from .quantise import q16_rows
 from .registry import inner
 from .rows import write_rows
-from .sampling import sample_row
-from .scalars import ONE, ZERO
+from .sampling import draw_row
 from .team import ARRIVED, MET, fetch_add, wait_for
 from .turns import OUT_DONE, OUT_TAKEN, chunk_of, done, part_of, take, wait_done
-from .weigh import greedy
 
 i32, i64, u64 = np.int32, np.int64, np.uint64
 
@@ -200,14 +199,6 @@ def run_check(memory, step, op, at):
 
 
 @inner
-def copy_columns(source, target, first, last):
-    """Columns first to last of every row, none if last is not above first; both [rows, width]."""
-    for row in range(source.shape[0]):
-        for column in range(first, last):
-            target[row, column] = source[row, column]
-
-
-@inner
 def run_gather(memory, shared, party, op, rows, at, met):
     """GATHER: x, width, own first column, own last column. False if the step was aborted.
 
@@ -259,30 +250,6 @@ def run_sum_logits(memory, shared, step, party, op, rows, at):
 
 
 @inner
-def draw(memory, step, draws, party, row, logits):
-    """The token of one row of logits [vocab]."""
-    mine = party.thread
-    temperature, repetition = draws.floats[0, row], draws.floats[2, row]
-    frequency, presence = draws.floats[3, row], draws.floats[4, row]
-    first, last = draws.bias_starts[row], draws.bias_starts[row + 1]
-    plain = repetition == ONE and frequency == ZERO and presence == ZERO and first == last
-    if plain and temperature == ZERO:
-        return i64(greedy(logits))
-    top_k, seed, choice = draws.whole[0, row], draws.whole[1, row], draws.whole[2, row]
-    counts = draws.counts[draws.whole[3, row]]
-    reply_counts = draws.reply_counts[draws.whole[3, row]]
-    return i64(
-        sample_row(
-            logits, temperature, top_k, draws.floats[1, row], (repetition, frequency, presence),
-            draws.bias_ids[first:last], draws.biases[first:last], counts, reply_counts,
-            seed, step.positions[step.selected[row]] + 1, choice,
-            memory.sample_floats[mine], memory.sample_weights[mine],
-            memory.sample_ids[mine], memory.sample_bins[mine],
-        )
-    )  # fmt: skip
-
-
-@inner
 def run_sample(memory, step, draws, party, op, rows, at):
     """SAMPLE: logits, width. Threads of rank 0 take rows."""
     if party.rank > 0:
@@ -292,5 +259,9 @@ def run_sample(memory, step, draws, party, op, rows, at):
     while row < rows:
         start = op[1] + row * width
         logits = memory.floats[start : start + width]
-        draws.tokens[row] = draw(memory, step, draws, party, row, logits)
+        mine, position = party.thread, step.positions[step.selected[row]] + 1
+        draws.tokens[row] = draw_row(
+            draws, row, logits, position, memory.sample_floats[mine], memory.sample_weights[mine],
+            memory.sample_ids[mine], memory.sample_bins[mine],
+        )  # fmt: skip
         row = take(memory, at)

@@ -11,12 +11,14 @@ from .scalars import (
     absolute_bits,
     flt,
     least_exponent,
+    mul,
     pow2,
     q16_value,
+    rn,
     row_exponent,
 )
 
-i32 = np.int32
+i32, i64 = np.int32, np.int64
 
 
 def q16_rows_meaning(x, q, e, flags, first, last):
@@ -64,6 +66,28 @@ def q16_row(row, q):
     for i in range(row.shape[0]):
         q[i] = q16_value(row[i], scale)
     return e, flag
+
+
+@register_jitable
+def row_scale(row):
+    """(the Q16 exponent of a row, whether the row is sound)."""
+    top = top_bits(row)
+    sound = sound_amax(top)
+    if top > INF_BITS:
+        top = top_number_bits(row)
+    return row_exponent(flt(top)), sound
+
+
+@register_jitable
+def row_squares(row):
+    """(the sum of squares of a row, exact in its digits and rounded once, whether it is sound)."""
+    e, sound = row_scale(row)
+    scale = pow2(-e)
+    squares = i64(0)
+    for i in range(row.shape[0]):
+        v = i32(q16_value(row[i], scale))
+        squares += i64(i32(v * v))
+    return mul(rn(squares), pow2(2 * e)), sound
 
 
 @cpu

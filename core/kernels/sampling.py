@@ -6,7 +6,7 @@ import numpy as np
 
 from .philox import high_product, philox, philox_meaning
 from .registry import cpu, inner, register
-from .scalars import ZERO
+from .scalars import ONE, ZERO
 from .threshold import BINS, keep, kept_meaning
 from .weigh import (
     BLOCK,
@@ -123,6 +123,30 @@ def sample_row(
         return i64(greedy(z))
     target = i64(high_product(philox(seed, position, choice), u64(total)))
     return i64(pick(weights, least, ties, target))
+
+
+@inner
+def draw_row(draws, row, logits, position, z, weights, candidates, bins):
+    """The token of one row of logits [vocab]; row: its column of draws (program_memory.py).
+
+    position: the one that is drawn.  z, weights, candidates, bins: a party's own (sample_scratch).
+    """
+    temperature, repetition = draws.floats[0, row], draws.floats[2, row]
+    frequency, presence = draws.floats[3, row], draws.floats[4, row]
+    first, last = draws.bias_starts[row], draws.bias_starts[row + 1]
+    plain = repetition == ONE and frequency == ZERO and presence == ZERO and first == last
+    if plain and temperature == ZERO:
+        return i64(greedy(logits))
+    top_k, seed, choice = draws.whole[0, row], draws.whole[1, row], draws.whole[2, row]
+    counts = draws.counts[draws.whole[3, row]]
+    reply_counts = draws.reply_counts[draws.whole[3, row]]
+    return i64(
+        sample_row(
+            logits, temperature, top_k, draws.floats[1, row], (repetition, frequency, presence),
+            draws.bias_ids[first:last], draws.biases[first:last], counts, reply_counts,
+            seed, position, choice, z, weights, candidates, bins,
+        )
+    )  # fmt: skip
 
 
 def sample_cases(rng):
