@@ -25,7 +25,8 @@ from .batch import Batch, batch_of
 from .draws import DrawTables
 from .exchange import Exchange
 from .inspect import Inspector
-from .ledger import Ledger, Sums, pair_of, token_sums
+from .last_step import logits_of, sum_logits, sum_tokens
+from .ledger import Ledger, Sums
 from .program import Program
 from .settings import DeviceSettings
 from .tally import note_all_sums, note_flags, note_tokens
@@ -135,18 +136,9 @@ class CpuDevice:
         if part in self.rules.split:
             return self.inspector.sum(self._table(state, stream), first, first + rows, layer)
         if part == "tokens":
-            ids = np.array(state.streams[stream].tokens[first : first + rows], np.int64)
-            sums = token_sums(ids, np.arange(first, first + len(ids)))
-            return pair_of(sums.sum(axis=0, dtype=np.uint64))
-        positions = range(first, first + rows)
-        logits = [self._logits(stream, position) for position in positions]
-        return add_pairs(
-            *(
-                self.inspector.sum_logits(row, position)
-                for row, position in zip(logits, positions, strict=True)
-                if row is not None
-            )
-        )
+            return sum_tokens(state, stream, first, rows)
+        found = [(at, self._logits(stream, at)) for at in range(first, first + rows)]
+        return add_pairs(*(sum_logits(row, at) for at, row in found if row is not None))
 
     def read(
         self, state: State, stream: StreamId, part: str, layer: int, position: int
@@ -313,14 +305,5 @@ class CpuDevice:
 
     def _logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
-        if self._last is None:
-            return None
-        batch, logits, at = self._last.batch, self.program.logits, 0
-        for run in batch.runs:
-            first = run.first + run.rows - run.sampled
-            if run.stream == stream and first <= position < run.first + run.rows:
-                start = logits.at + (at + position - first) * logits.width
-                row: NDArray[np.float32] = self.memory.floats[start : start + logits.width]
-                return row
-            at += run.sampled
-        return None
+        runs = self._last.batch.runs if self._last is not None else ()
+        return logits_of(runs, self.program.logits, self.memory.floats, stream, position)

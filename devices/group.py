@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..core.families import FAMILIES
 from ..core.families.family import Choices, Family
@@ -12,13 +13,14 @@ from ..events.records import FamilyRules
 from .arena import rank_memory
 from .cpu import CpuDevice
 from .exchange import Exchange
-from .glm.device import GlmDevice
-from .glm.group import glm_group
 from .program import Recorder
 from .settings import DeviceSettings
 from .weights.checkpoint import Checkpoint, UnsupportedModel
 from .weights.glm_dir import GlmCheckpoint
 from .weights_load import Progress, load_weights
+
+if TYPE_CHECKING:
+    from .glm.device import GlmDevice
 
 SPINS = 4000  # turns of a meeting before a thread gives its core away, where each has one
 
@@ -48,11 +50,13 @@ def cpu_group(
     threads: int = 1,
     progress: Progress = no_progress,
     choices: Choices | None = None,
-) -> Sequence[CpuDevice | GlmDevice]:
+) -> "Sequence[CpuDevice | GlmDevice]":
     """Devices by rank, `threads` each; all must run every step, each from a thread of its own."""
     family = family_of(checkpoint, choices)
     spins = SPINS if world * threads <= (os.cpu_count() or 1) else 0
     if isinstance(family, Glm):
+        from .glm.group import glm_group  # a llama's server need not wait for these kernels
+
         assert isinstance(checkpoint, GlmCheckpoint)
         return glm_group(
             checkpoint, family, settings, world=world, threads=threads, spins=spins,

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.device import Pair
-from ..core.kernels.digest import PARTS, digest_rows
 from ..core.kernels.packed import KEYS
 from ..core.kernels.poison import fill_flat, poison_value
 from ..core.kernels.program_memory import RankMemory
@@ -42,13 +41,6 @@ class Inspector:
         sums = np.zeros(2, np.uint64)
         sum_rows(*self._pages, table, first, last, low, high, self.first_head, sums)
         return int(sums[0]), int(sums[1])
-
-    def sum_logits(self, row: NDArray[np.float32], position: int) -> Pair:
-        """The digest of one row of logits [vocab]."""
-        sums = np.zeros((1, 2), np.uint64)
-        words, positions = row.view(np.uint64).reshape(1, -1), np.array([position])
-        digest_rows(words, PARTS["logits"], 0, 0, positions, 0, sums, 0, 1)
-        return int(sums[0, 0]), int(sums[0, 1])
 
     def read(self, table: Table, layer: int, position: int) -> dict[int, bytes]:
         """One row of a digest layer by head, as the words that are digested: codes, exponent."""

@@ -7,9 +7,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.families.family import BLOCK, Span
+from ..core.families.family import Span
 from ..core.families.llama import Llama
 from ..core.ops import Codes, Floats, Queries
+from .placing import Matrix, Placing, Vector
 
 ARGUMENTS = 10  # int64 words of an op: its code, what the code takes, 1 if over selected rows alone
 
@@ -29,32 +30,6 @@ class Op(IntEnum):
     SUM_LOGITS = 10  # logits, width
     SAMPLE = 11  # logits, width
     END = 12  # all ranks meet
-
-
-Vector = tuple[str, int, int]  # a constant's name, and which of its elements: [first, last)
-
-
-def padded(rows: int) -> int:
-    """Rows of a tensor as the output columns of whole blocks."""
-    return -(-rows // BLOCK) * BLOCK
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Packed weights of some tensors' own rows, side by side: where they begin in the arena.
-
-    Each tensor begins a block of its own: zero rows with exponent 0 fill its last one up.
-    """
-
-    tensors: tuple[tuple[str, Span], ...]
-    inputs: int
-    at: int  # in int16
-    exponents_at: int
-
-    @property
-    def columns(self) -> int:
-        """Output columns, all tensors together, padding included."""
-        return sum(padded(last - first) for _, (first, last) in self.tensors)
 
 
 @dataclass(slots=True)
@@ -80,33 +55,22 @@ class Program:
 
 
 @dataclass(slots=True)
-class Recorder:
+class Recorder(Placing[Llama]):
     """The CPU's `Ops`: every call appends to the program of one rank. Nothing is computed here.
 
-    rows: most rows of a step.  threads: of this rank, each with its own region of codes, so that
+    threads: of this rank, each with its own region of codes, so that
     a single row may be quantised by every thread for itself.
     """
 
-    family: Llama
-    world: int
-    rank: int
-    rows: int
     threads: int
     checks: bool
     ops: list[list[int]] = field(default_factory=list)
-    floats: int = 0
     codes: int = 0
     code_rows: int = 0
-    weights: int = 0
-    exponents: int = 0
-    constants: int = 0
-    matrices: dict[tuple[str, ...], Matrix] = field(default_factory=dict)
-    vectors: dict[Vector, int] = field(default_factory=dict)
-    buffers: dict[str, Floats] = field(default_factory=dict)
 
     def embed(self) -> Floats:
         """Embedding rows stand in their buffer before the program begins."""
-        return self._floats("x", self.family.hidden)
+        return self.buffer("x", self.family.hidden)
 
     def normed(self, x: Floats, weight: str) -> Codes:
         """RMSNorm of each row, times a weight vector, quantised."""
@@ -120,8 +84,8 @@ class Recorder:
 
     def linear(self, x: Codes, matrices: Sequence[str]) -> Floats:
         """Own columns of several matrices side by side; not gathered."""
-        matrix = self._matrix(matrices)
-        y = self._floats("own columns", matrix.columns)
+        matrix = self.packed(matrices)
+        y = self.buffer("own columns", matrix.columns)
         self._linear(x, matrix, y, 0, add=False)
         self._op(Op.MEET)
         return y
@@ -129,15 +93,15 @@ class Recorder:
     def add_linear(self, x: Codes, matrix: str, onto: Floats) -> None:
         """onto += W x: own columns are computed, then gathered."""
         own = self.family.columns(matrix, self.world, self.rank)
-        self._linear(x, self._matrix([matrix]), onto, own[0], add=True)
+        self._linear(x, self.packed([matrix]), onto, own[0], add=True)
         self._gather(onto, own)
 
     def gated(self, x: Codes, gate: str, up: str) -> Floats:
         """silu(G x) * (U x): own columns are computed, then gathered."""
         first, last = own = self.family.columns(gate, self.world, self.rank)
-        matrix = self._matrix([gate, up])
-        h = self._floats("gated", self.family.tensors()[gate][0])
-        g = self._floats("own gate and up", 2 * (last - first))
+        matrix = self.packed([gate, up])
+        h = self.buffer("gated", self.family.tensors()[gate][0])
+        g = self.buffer("own gate and up", 2 * (last - first))
         self._op(
             Op.GATED, x.width, matrix.at, matrix.exponents_at, last - first,
             g.at, h.at, h.width, first,
@@ -159,7 +123,7 @@ class Recorder:
         a = self.family.attention
         first, last = self.family.heads(self.world, self.rank)
         assert queries.heads == (last - first) * a.group
-        o = self._floats("attended", a.heads * a.head_dim)
+        o = self.buffer("attended", a.heads * a.head_dim)
         own = (first * a.group * a.head_dim, last * a.group * a.head_dim)
         self._op(Op.ATTEND, layer, o.at, o.width, own[0])
         self._gather(o, own)
@@ -169,8 +133,8 @@ class Recorder:
         """Norm and matrix over the selected rows, gathered."""
         codes = self._normed(x, norm, selected=True)
         own = self.family.columns(matrix, self.world, self.rank)
-        logits = self._floats("logits", self.family.vocab)
-        self._linear(codes, self._matrix([matrix]), logits, own[0], add=False)
+        logits = self.buffer("logits", self.family.vocab)
+        self._linear(codes, self.packed([matrix]), logits, own[0], add=False)
         self._gather(logits, own, selected=True)
         self._op(Op.SUM_LOGITS, logits.at, logits.width, selected=True)
         self._op(Op.SAMPLE, logits.at, logits.width, selected=True)
@@ -204,12 +168,8 @@ class Recorder:
         self._op(Op.GATHER, x.at, x.width, *own, selected=selected)
 
     def _normed(self, x: Floats, weight: str, *, selected: bool) -> Codes:
-        vector = (weight, 0, x.width)
-        if vector not in self.vectors:
-            self.vectors[vector] = self.constants
-            self.constants += x.width
         codes = self._codes(x.width, selected=selected)
-        self._op(Op.NORM, x.at, x.width, self.vectors[vector], selected=selected)
+        self._op(Op.NORM, x.at, x.width, self.constant(weight, x.width), selected=selected)
         return codes
 
     def _linear(self, x: Codes, matrix: Matrix, y: Floats, column: int, *, add: bool) -> None:
@@ -219,28 +179,9 @@ class Recorder:
             y.at, y.width, column, int(add), selected=x.selected,
         )  # fmt: skip
 
-    def _matrix(self, names: Sequence[str]) -> Matrix:
-        key = tuple(names)
-        if key not in self.matrices:
-            shapes = self.family.tensors()
-            tensors = tuple((n, self.family.columns(n, self.world, self.rank)) for n in names)
-            matrix = Matrix(tensors, shapes[names[0]][1], self.weights, self.exponents)
-            self.matrices[key] = matrix
-            self.weights += matrix.columns * matrix.inputs
-            self.exponents += matrix.columns
-        return self.matrices[key]
-
-    def _floats(self, name: str, width: int) -> Floats:
-        if name not in self.buffers:
-            self.buffers[name] = Floats(self.floats, width)
-            self.floats += self.rows * width
-        buffer = self.buffers[name]
-        assert buffer.width == width, f"buffer {name!r} has {buffer.width} columns, not {width}"
-        return buffer
-
     def _codes(self, width: int, *, selected: bool) -> Codes:
         """One region serves all: codes are read by the very next op, before they are made anew."""
-        need = self.threads * self.rows * width
+        need = self.threads * self.rows_most * width
         self.codes = max(self.codes, need)
-        self.code_rows = max(self.code_rows, self.threads * self.rows)
+        self.code_rows = max(self.code_rows, self.threads * self.rows_most)
         return Codes(0, width, selected)

@@ -14,7 +14,8 @@ from ..core.families.family import BLOCK, Family
 from ..core.kernels.digest import PARTS, digest_rows
 from ..core.kernels.pack import aligned, pack
 from ..core.kernels.quantise import q16_rows
-from .program import Program, padded
+from .placing import padded
+from .program import Program
 from .weights.checkpoint import BadModel, Checkpoint
 
 ROWS_AT_ONCE = 512  # float32 rows in flight a thread: what loading needs beside the weights

@@ -125,7 +125,7 @@ def test_the_sizes_of_the_published_config() -> None:
     assert (sizes.hidden, sizes.latent, sizes.nope, sizes.heads) == (4096, 512, 256, 64)
     assert (sizes.kda_heads, sizes.kda_dim, sizes.taps, sizes.bound) == (64, 128, 4, -5.0)
     assert (sizes.pools, sizes.site, sizes.shared_inner, sizes.mtp) == (512, 24, 2048, 1)
-    assert sizes.ends == (154820, 154827, 154829) and not sizes.tied
+    assert sizes.ends == (154820, 154827, 154829)
 
 
 def test_the_recorded_checkpoint_has_exactly_these_tensors() -> None:

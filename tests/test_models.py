@@ -1,5 +1,7 @@
 """Models as runs need them: what is named is what is used."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,14 @@ def test_where_the_weights_were_counts_only_while_they_are_there(
     TapeWriter.create(path, OPENED, {"weights": str(weights)}).close()
     with Tape.open(path) as tape:
         assert Recording.on(tape).hint == (str(weights) if there else "")
+
+
+def test_serving_a_llama_waits_for_no_other_familys_kernels() -> None:
+    listed = (
+        "import sys, kvtape.replay.serve;"
+        "print([name for name in sys.modules if name.startswith('kvtape.devices.glm')])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", listed], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"

@@ -89,7 +89,7 @@ def test_every_dtype_in_one_file_or_several(tmp_path: Path, dtype: str, shards: 
     of, named = tiny_glm.recorded()
     found = opened(tiny_glm.write(tmp_path, of, tiny_glm.stored(named, dtype), shards))
     assert_holds(found, {name: tiny_glm.kept(v, dtype) for name, v in named.items()})
-    assert (found.family, found.weight_format, found.has_mtp) == ("glm", "w16", True)
+    assert (found.family, found.sizes.mtp) == ("glm", 1)
     assert found.config["eos_token_ids"] == (1, 2, 3)
 
 
@@ -158,11 +158,11 @@ def test_other_spellings_of_the_layers_open_alike(tmp_path: Path) -> None:
 def test_the_vision_tower_and_a_head_that_is_not_asked_for_are_passed_over(tmp_path: Path) -> None:
     tower = {"model.visual.merger.proj.weight": np.ones((3, 3), np.float32)}
     whole = opened(write(tmp_path, tower))
-    assert whole.has_mtp and not any("visual" in name for name in whole.names())
+    assert whole.sizes.mtp and not any("visual" in name for name in whole.names())
     unused = opened(write(tmp_path, num_nextn_predict_layers=0))
-    assert not unused.has_mtp and not any(DRAFTER in name for name in unused.names())
+    assert not unused.sizes.mtp and not any(DRAFTER in name for name in unused.names())
     absent = opened(write(tmp_path, drop=DRAFTER))  # some writers leave the head out
-    assert not absent.has_mtp and absent.names() == unused.names()
+    assert not absent.sizes.mtp and absent.names() == unused.names()
     assert absent.config == whole.config | {"num_nextn_predict_layers": 0}
 
 

@@ -19,7 +19,8 @@ from kvtape.core.kernels.digest import PARTS, digest_of, row_words
 from kvtape.core.kernels.meaning import q16
 from kvtape.core.kernels.pack import unpack
 from kvtape.core.ops import Floats
-from kvtape.devices.program import Matrix, Program, Vector, padded
+from kvtape.devices.placing import Matrix, Vector, padded
+from kvtape.devices.program import Program
 from kvtape.devices.weights.checkpoint import BadModel, Checkpoint
 from kvtape.devices.weights.find import find_model
 from kvtape.devices.weights.glm_dir import GlmCheckpoint

@@ -22,7 +22,8 @@ from ..arena import RESERVED_PAGES
 from ..batch import Batch
 from ..draws import DrawTables
 from ..exchange import Exchange
-from ..ledger import pair_of, token_sums
+from ..last_step import logits_of, sum_logits, sum_tokens
+from ..ledger import token_sums
 from ..settings import DeviceSettings
 from ..team import Team
 from .arena import RingSizes
@@ -149,13 +150,10 @@ class GlmDevice:
     ) -> Pair:
         """The digest of some rows of one digest layer, summed anew from memory."""
         if part == "tokens":
-            ids = np.array(state.streams[stream].tokens[first : first + rows], np.int64)
-            sums = token_sums(ids, np.arange(first, first + len(ids)))
-            return pair_of(sums.sum(axis=0, dtype=np.uint64))
+            return sum_tokens(state, stream, first, rows)
         if part == "logits":
             found = [(at, self._logits(stream, at)) for at in range(first, first + rows)]
-            known = [(at, row) for at, row in found if row is not None]
-            return add_pairs(*(self.inspector.sum_logits(row, at) for at, row in known))
+            return add_pairs(*(sum_logits(row, at) for at, row in found if row is not None))
         return self.inspector.sum(self._seat(state, stream), part, first, first + rows, layer)
 
     def read(
@@ -373,14 +371,5 @@ class GlmDevice:
 
     def _logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
-        if self._last is None:
-            return None
-        logits, at = self.program.logits, 0
-        for run in self._last.batch.rows.runs:
-            first = run.first + run.rows - run.sampled
-            if run.stream == stream and first <= position < run.first + run.rows:
-                start = logits.at + (at + position - first) * logits.width
-                row: NDArray[np.float32] = self.memory.floats[start : start + logits.width]
-                return row
-            at += run.sampled
-        return None
+        runs = self._last.batch.rows.runs if self._last is not None else ()
+        return logits_of(runs, self.program.logits, self.memory.floats, stream, position)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ...core.device import HeldRows, Pair
 from ...core.families.caches import digest_layer
-from ...core.kernels.digest import PARTS, digest_rows
+from ...core.kernels.digest import PARTS
 from ...core.kernels.glm_memory import GlmMemory
 from ...core.kernels.poison import fill_flat, poison_value
 from ...core.kernels.words import paged_row, ring_row, state_row, sum_paged, sum_ring, sum_state
@@ -95,13 +95,6 @@ class GlmInspector:
         words = rows.view(np.uint64)
         low, high = first // step, last // step
         sum_paged(words, seat.table, low, high, step, PARTS[part], *caches, layer0, sums)
-
-    def sum_logits(self, row: NDArray[np.float32], position: int) -> Pair:
-        """The digest of one row of logits [vocab]."""
-        sums = np.zeros((1, 2), np.uint64)
-        words, positions = row.view(np.uint64).reshape(1, -1), np.array([position])
-        digest_rows(words, PARTS["logits"], 0, 0, positions, 0, sums, 0, 1)
-        return int(sums[0, 0]), int(sums[0, 1])
 
     def words(
         self, seat: Seat, part: str, layer: int, position: int

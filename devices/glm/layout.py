@@ -8,7 +8,7 @@ from ...core.families.family import Span
 from ...core.families.glm import Glm
 from ...core.glm_ops import Digits, Rows
 from ...core.ops import Floats
-from ..program import Matrix, Vector
+from ..placing import Matrix, Placing
 
 ARGUMENTS = 15  # int64 words of an op: its code, what it takes, whose flags it raises, its row set
 
@@ -55,33 +55,22 @@ class GlmOp(IntEnum):
 
 
 @dataclass(slots=True)
-class GlmLayout:
+class GlmLayout(Placing[Glm]):
     """The ops so far, and what has been placed in a rank's arenas for them.
 
-    rows: most rows of a step.  checks: look at latent rows and keys before they are read.
+    checks: look at latent rows and keys before they are read.
     exponents_of: the pooled keys' static exponent of each cache.
     """
 
-    family: Glm
-    world: int
-    rank: int
-    rows_most: int
     checks: bool
     exponents_of: Sequence[int]
     ops: list[list[int]] = field(default_factory=list)
-    floats: int = 0
     codes: int = 0
     code_rows: int = 0
-    weights: int = 0
-    exponents: int = 0
-    constants: int = 0
     turns: int = 0
     set: Rows = Rows.ALL
     spare: bool = False  # the drafter's flags are nobody's
     ones: int = 0
-    matrices: dict[tuple[str, ...], Matrix] = field(default_factory=dict)
-    vectors: dict[Vector, int] = field(default_factory=dict)
-    buffers: dict[str, Floats] = field(default_factory=dict)
     digits: dict[str, Digits] = field(default_factory=dict)
     drawn: int = 0
 
@@ -108,42 +97,6 @@ class GlmLayout:
             GlmOp.LINEAR, x.at, x.exponents_at, x.width, matrix.at, matrix.exponents_at,
             matrix.columns, y.at, y.width, column, int(add),
         )  # fmt: skip
-
-    def packed(self, names: Sequence[str]) -> Matrix:
-        """Some tensors' own rows, packed side by side."""
-        key = tuple(names)
-        if key not in self.matrices:
-            shapes = self.family.tensors()
-            tensors = tuple((n, self.family.columns(n, self.world, self.rank)) for n in names)
-            matrix = Matrix(tensors, shapes[names[0]][1], self.weights, self.exponents)
-            self.matrices[key] = matrix
-            self.weights += matrix.columns * matrix.inputs
-            self.exponents += matrix.columns
-        return self.matrices[key]
-
-    def constant(self, name: str, size: int) -> int:
-        """Where a whole constant stands."""
-        return self.constant_part(name, (0, size))
-
-    def constant_part(self, name: str, span: Span) -> int:
-        """Where some elements of a constant stand."""
-        key = (name, *span)
-        if key not in self.vectors:
-            self.vectors[key] = self.constants
-            self.constants += span[1] - span[0]
-        return self.vectors[key]
-
-    def buffer(self, name: str, width: int) -> Floats:
-        """A buffer by name; buffers of one name and another width stand apart."""
-        key = (
-            f"{name} {width}"
-            if name in self.buffers and self.buffers[name].width != width
-            else name
-        )
-        if key not in self.buffers:
-            self.buffers[key] = Floats(self.floats, width)
-            self.floats += self.rows_most * width
-        return self.buffers[key]
 
     def digits_at(self, name: str, width: int, each: int = 1) -> Digits:
         """A buffer of digits by name: `width` in all for a row, `each` exponents."""

@@ -46,7 +46,6 @@ class GlmCheckpoint:
     """
 
     family = "glm"
-    weight_format = "w16"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,11 +69,6 @@ class GlmCheckpoint:
         self._shapes = read_tensors(self.sizes)
         self._table = found[EMBEDDING]
         self._embedding = self._table.view()
-
-    @property
-    def has_mtp(self) -> bool:
-        """Whether the drafting head is there."""
-        return self.sizes.mtp == 1
 
     def names(self) -> list[str]:
         """Every tensor that is read, by layer."""
