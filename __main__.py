@@ -352,7 +352,9 @@ app.add_typer(measures, name="bench")
 def bench(
     part: Annotated[
         str,
-        typer.Argument(help="decode, prompt, recording, replay, ranks, memory, ready, book, all"),
+        typer.Argument(
+            help="decode, prompt, recording, replay, ranks, memory, ready, glm, resend, book, all"
+        ),
     ] = "all",
     rounds: Annotated[int, typer.Option(min=0, help="of each part; 0: as many as it needs")] = 0,
     peers_python: Annotated[

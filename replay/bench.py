@@ -18,6 +18,7 @@ from . import bench_book, bench_glm, bench_replay, bench_server, bench_speed
 from .bench_figures import Figure, number
 from .bench_quiet import load, processor_name
 from .bench_rounds import Part, Say
+from .server_process import NotServed
 from .show import WRONG_USE, fail
 
 Measure = Callable[[int, str, Say], Part]
@@ -36,7 +37,7 @@ PARTS: Mapping[str, tuple[int, Measure]] = {
     "book": (5, lambda rounds, python, say: bench_book.book(rounds, say)),
 }
 FAILURES = (
-    bench_server.NotServed, bench_replay.Differed, bench_speed.PeerMissing, ModelError, OSError,
+    NotServed, bench_replay.Differed, bench_speed.PeerMissing, ModelError, OSError,
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -124,6 +125,18 @@ def loaded(options: RunOptions, name: str = MODEL) -> Loaded:
 def serve_options(world: int = 1, threads: int = 2, digests: str = "rows") -> RunOptions:
     """What `kvtape serve` uses on a machine of two cores, where nothing else is asked."""
     return RunOptions(world=world, threads=threads, digests=digests)
+
+
+@contextmanager
+def served(options: RunOptions, name: str = MODEL) -> Iterator[tuple[Engine, Prompts]]:
+    """A model's engine with its prompts, a first reply behind it; ended afterwards."""
+    model = loaded(options, name)
+    engine, prompts = Engine(model.opened, model.devices), Prompts(model)
+    try:
+        engine.ask(prompts.short(), 8)
+        yield engine, prompts
+    finally:
+        engine.close()
 
 
 def twins(devices: Sequence[Device], digests: str) -> list[Device]:

@@ -1,15 +1,14 @@
 """The benchmark's speed of the GLM that comes along: beside transformers, drafted, and resumed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from ..devices.weights.find import find_path
-from .bench_engine import Engine, Prompts, loaded, serve_options
+from .bench_engine import Engine, serve_options, served
 from .bench_figures import Bar, Figure, ratio
 from .bench_rounds import Part, Say, Task, interleaved, measured
 from .bench_speed import PeerMissing, PeerProcess, peer_python
+from .opening import RunOptions
 
 MODEL, PEER = "glm-tales", "transformers-glm"
 PROMPT_TOKENS, REPLY_TOKENS = 512, 128
@@ -17,23 +16,18 @@ RESENT_TOKENS = 32_768
 TIMES_PEER, TIMES_COLD = Bar(5.0), Bar(20.0)
 
 
-@contextmanager
-def _engine(drafts: int, context: int = 0) -> Iterator[tuple[Engine, Prompts]]:
-    """The default serve of the model, loaded, with a first reply behind it."""
-    options = replace(serve_options(), drafts=drafts, context=context)
-    model = loaded(options, MODEL)
-    engine, prompts = Engine(model.opened, model.devices), Prompts(model)
-    try:
-        engine.ask(prompts.short(), 8)
-        yield engine, prompts
-    finally:
-        engine.close()
+def _options(drafts: int, context: int = 0) -> RunOptions:
+    """The default serve of the model, with so many drafts."""
+    return replace(serve_options(), drafts=drafts, context=context)
 
 
 def glm(rounds: int, python: str, say: Say) -> Part:
     """Decode with and without drafts and a prompt, beside transformers on the same files."""
     part = Part("glm")
-    with _engine(1) as (drafting, prompts), _engine(0) as (plain, _):
+    with (
+        served(_options(1), MODEL) as (drafting, prompts),
+        served(_options(0), MODEL) as (plain, _),
+    ):
         tasks: dict[str, Task] = {
             "decode, drafted": lambda: drafting.ask(prompts.short(), REPLY_TOKENS).decode_rate,
             "decode, plain": lambda: plain.ask(prompts.short(), REPLY_TOKENS).decode_rate,
@@ -81,7 +75,7 @@ def resend(rounds: int, say: Say) -> Part:
     """The first token of a long prompt that is sent twice: cold, then from its last mark."""
     part = Part("resend")
     cold, warm = [], []
-    with _engine(1, RESENT_TOKENS + 512) as (engine, prompts):
+    with served(_options(1, RESENT_TOKENS + 512), MODEL) as (engine, prompts):
         for _ in range(rounds):
             sent = partial(_first_token, engine, prompts.longer(RESENT_TOKENS))
             cold.append(measured(part, sent))

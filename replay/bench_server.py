@@ -2,11 +2,9 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,19 +18,14 @@ from ..devices.weights.find import find_model
 from .bench_engine import MODEL, loaded, serve_options
 from .bench_figures import Bar, Figure
 from .bench_rounds import Part, Say, measured
+from .server_process import end, wait_until_served
 
 READY = Bar(5.0, at_least=False)
 READY_SECONDS_MAX = 120.0
-STOP_SECONDS_MAX = 60.0
-POLL_SECONDS = 0.02
 BYTES_A_PARAMETER = 2.3
 SPARE_MIB = 400
 MIB = 1 << 20
 QUESTION = "Tell me a story about a lighthouse, its keeper and the sea around them."
-
-
-class NotServed(Exception):
-    """A server ended, or did not answer in time."""
 
 
 @contextmanager
@@ -44,29 +37,10 @@ def _server() -> Iterator[tuple[int, int, float]]:
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield process.pid, port, _answered(process, port) - start
+        wait_until_served(process, [f"http://127.0.0.1:{port}/health"], READY_SECONDS_MAX)
+        yield process.pid, port, time.perf_counter() - start
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _answered(process: "subprocess.Popen[bytes]", port: int) -> float:
-    """The moment of the first 200 of /health."""
-    until = time.perf_counter() + READY_SECONDS_MAX
-    while time.perf_counter() < until:
-        if process.poll() is not None:
-            raise NotServed(f"the server ended with {process.returncode}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as reply:
-                if reply.status == 200:
-                    return time.perf_counter()
-        except (urllib.error.URLError, OSError):
-            time.sleep(POLL_SECONDS)
-    raise NotServed(f"no answer at port {port} after {READY_SECONDS_MAX:.0f} s")
+        end(process)
 
 
 def ready(rounds: int, say: Say) -> Part:

@@ -20,6 +20,7 @@ from .bench_engine import (
     Prompts,
     loaded,
     serve_options,
+    served,
     twins,
 )
 from .bench_figures import Bar, Figure, ratio
@@ -107,18 +108,6 @@ def _peers(part: Part, python: str, say: Say) -> Iterator[dict[str, PeerProcess]
         yield found
 
 
-@contextmanager
-def _engine(world: int = 1, threads: int = THREADS) -> Iterator[tuple[Engine, Prompts]]:
-    """The default serve, loaded, with a first reply behind it."""
-    model = loaded(serve_options(world, threads))
-    engine, prompts = Engine(model.opened, model.devices), Prompts(model)
-    try:
-        engine.ask(prompts.short(), 8)
-        yield engine, prompts
-    finally:
-        engine.close()
-
-
 def _decodes(engine: Engine, prompts: Prompts) -> float:
     return engine.ask(prompts.short(), REPLY_TOKENS).decode_rate
 
@@ -134,7 +123,7 @@ def _peer_prompts(peer: PeerProcess, prompts: Prompts) -> float:
 def decode(rounds: int, python: str, say: Say) -> Part:
     """Reply tokens a second after the first, beside the peers."""
     part = Part("decode")
-    with _peers(part, python, say) as peers, _engine() as (engine, prompts):
+    with _peers(part, python, say) as peers, served(serve_options()) as (engine, prompts):
         tasks: dict[str, Task] = {"kvtape": partial(_decodes, engine, prompts)}
         for kind, peer in peers.items():
             tasks[kind] = partial(_peer_decodes, peer, prompts)
@@ -147,7 +136,7 @@ def decode(rounds: int, python: str, say: Say) -> Part:
 def prompt(rounds: int, python: str, say: Say) -> Part:
     """Prompt tokens a second up to the first reply token, beside the peers."""
     part = Part("prompt")
-    with _peers(part, python, say) as peers, _engine() as (engine, prompts):
+    with _peers(part, python, say) as peers, served(serve_options()) as (engine, prompts):
         tasks: dict[str, Task] = {"kvtape": lambda: engine.ask(prompts.long(), 1).prompt_rate}
         for kind, peer in peers.items():
             tasks[kind] = partial(_peer_prompts, peer, prompts)
@@ -201,7 +190,7 @@ def recording(rounds: int, say: Say) -> Part:
 def ranks(rounds: int, say: Say) -> Part:
     """Decode on two ranks of one thread beside one rank of two."""
     part = Part("ranks")
-    with _engine(1, 2) as (one, prompts), _engine(2, 1) as (two, _):
+    with served(serve_options(1, 2)) as (one, prompts), served(serve_options(2, 1)) as (two, _):
         tasks: dict[str, Task] = {
             "--tp 1": partial(_decodes, one, prompts),
             "--tp 2": partial(_decodes, two, prompts),

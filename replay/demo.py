@@ -11,7 +11,8 @@ from rich.console import Console
 from ..devices.weights.checkpoint import ModelError
 from ..devices.weights.find import find_model
 from .demo_glm import tell_glm
-from .demo_stage import STOP_SECONDS_MAX, DemoFailed, Story, ask, client, equal, said, server, tool
+from .demo_stage import DemoFailed, Story, ask, client, equal, said, server, tool
+from .server_process import STOP_SECONDS_MAX
 from .show import WRONG_USE, fail
 
 MODEL = "smollm2"

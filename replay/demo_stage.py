@@ -1,10 +1,8 @@
 """What the demo's chapters share: the voice that tells it, a server, a client, the tape's tools."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from ..devices.http.serve import bind
+from .server_process import NotServed, end, wait_until_served
 
 READY_SECONDS_MAX = 900.0  # the first start compiles kernels
-STOP_SECONDS_MAX = 60.0
 
 
 class DemoFailed(Exception):
@@ -51,34 +49,14 @@ def server(story: Story, model: str, tape: Path, *flags: str) -> Any:
     ]  # fmt: skip
     process = subprocess.Popen(command, stderr=log, stdout=log)
     try:
-        _wait_until_ready(process, port, Path(log.name))
+        health = f"http://127.0.0.1:{port}/health"
+        wait_until_served(process, [health], READY_SECONDS_MAX, Path(log.name))
         yield process, port
+    except NotServed as error:
+        raise DemoFailed(str(error)) from None
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         log.close()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    import urllib.error
-    import urllib.request
-
-    until = time.monotonic() + READY_SECONDS_MAX
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise DemoFailed(f"the server ended at once: {log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as reply:
-                if reply.status == 200:
-                    return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise DemoFailed(f"no server at port {port} after {READY_SECONDS_MAX:.0f} s")
 
 
 def client(port: int) -> Any:
