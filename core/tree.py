@@ -62,7 +62,7 @@ class PromptTree:
             return pages
         path = self.walk(tokens, salt, pages)
         name, known = path[-1].name if path else salt.encode(), len(path)
-        for key in list(self._keys(tokens, pages))[known:]:
+        for key in self._keys(tokens, pages)[known:]:
             name = _name(name, key)
             if not self.order.remembers(name):
                 break
@@ -176,10 +176,12 @@ class PromptTree:
                 node = node.parent
             yield state, tuple(reversed(pages))
 
-    def _keys(self, tokens: Sequence[int], pages: int) -> Iterable[bytes]:
+    def _keys(self, tokens: Sequence[int], pages: int) -> list[bytes]:
         rows, ahead = self.page_rows, self.lookahead
-        for page in range(pages):
-            yield array("i", tokens[page * rows : (page + 1) * rows + ahead]).tobytes()
+        packed = array("i", tokens[: pages * rows + ahead])
+        raw, word = packed.tobytes(), packed.itemsize
+        width, whole = rows * word, (rows + ahead) * word
+        return [raw[first : first + whole] for first in range(0, pages * width, width)]
 
 
 def _name(above: bytes, key: bytes) -> bytes:
