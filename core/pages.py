@@ -1,12 +1,11 @@
 """The page book: which pages are free, and how many hold each of the others."""
 
-from collections import deque
-from collections.abc import Iterable
-from heapq import heappop, heappush
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..events.ids import PageId
+from .pages_free import ListedPages, LowestPages
 
 ORDERS = ("lowest", "lifo", "fifo", "adversarial")
 
@@ -14,8 +13,9 @@ ORDERS = ("lowest", "lifo", "fifo", "adversarial")
 class PageBook:
     """Holders of every page: leases by streams and holds by kept states. Free means neither.
 
-    leases, kept [pages] int32.  order: which free page goes next; "lowest" is the format's, the
-    others exist so that tests can show that nothing depends on it.
+    leases, kept [pages] int32, changed by the methods alone.  promised: pages that streams may
+    still lease.  idle: pages that kept states alone hold.  order: which free page goes next;
+    "lowest" is the format's, the others exist so that tests can show that nothing depends on it.
     """
 
     def __init__(self, pages: int, order: str) -> None:
@@ -24,99 +24,90 @@ class PageBook:
         self.order = order
         self.leases = np.zeros(pages, np.int32)
         self.kept = np.zeros(pages, np.int32)
-        self.promised = 0
-        self._free: list[int] | deque[int] = (
-            deque(range(pages)) if order == "fifo" else list(range(pages))
-        )
-        self._turn = 0
+        self.promised = self.idle = 0
+        self._free = LowestPages(pages) if order == "lowest" else ListedPages(pages, order)
 
     @property
     def free(self) -> int:
         """Pages that nobody holds."""
-        return len(self._free)
+        return self._free.count
 
     @property
     def available(self) -> int:
         """Free pages that no stream was promised."""
-        return len(self._free) - self.promised
+        return self._free.count - self.promised
 
     def free_pages(self) -> list[int]:
         """The ids of the free pages, ascending."""
-        return sorted(self._free)
+        return sorted(self._free.pages())
 
     def next(self, count: int) -> tuple[PageId, ...]:
         """The pages that `take` will give out; changes nothing."""
-        if self.order == "lowest" and count == 1:  # by far the commonest question
-            return (PageId(self._free[0]),)
-        draft = self._copy()
-        return tuple(draft._pop() for _ in range(count))
+        return self._free.next(count)
 
     def take(self, count: int) -> tuple[PageId, ...]:
         """Lease the next free pages."""
-        pages = tuple(self._pop() for _ in range(count))
+        pages, (leases, kept) = self._free.take(count), self._holders()
         for page in pages:
-            assert self.leases[page] == 0 and self.kept[page] == 0, f"page {page} is free and held"
-            self.leases[page] = 1
+            assert not leases[page] and not kept[page], f"page {page} is free and held"
+            leases[page] = 1
         return pages
 
-    def adopt(self, pages: Iterable[PageId]) -> None:
+    def adopt(self, pages: Sequence[PageId]) -> None:
         """One more lease on pages that someone holds already."""
+        leases, kept = self._holders()
         for page in pages:
-            assert self.leases[page] + self.kept[page] > 0, f"page {page} is free, nothing to adopt"
-            self.leases[page] += 1
+            held = leases[page]
+            if not held:
+                assert kept[page] > 0, f"page {page} is free, nothing to adopt"
+                self.idle -= 1
+            leases[page] = held + 1
 
-    def give_back(self, pages: Iterable[PageId]) -> None:
+    def give_back(self, pages: Sequence[PageId]) -> None:
         """One lease less on each page."""
+        leases, kept = self._holders()
+        freed: list[PageId] = []
         for page in pages:
-            assert self.leases[page] > 0, f"page {page} has no lease to return"
-            self.leases[page] -= 1
-            self._free_if_idle(page)
+            held = leases[page]
+            assert held > 0, f"page {page} has no lease to return"
+            leases[page] = held - 1
+            if held == 1:
+                if kept[page]:
+                    self.idle += 1
+                else:
+                    freed.append(page)
+        self._free.put(freed)
 
-    def keep(self, pages: Iterable[PageId]) -> None:
+    def keep(self, pages: Sequence[PageId]) -> None:
         """One more kept state holds each page."""
+        leases, kept = self._holders()
         for page in pages:
-            assert self.leases[page] + self.kept[page] > 0, f"page {page} is free, nothing to keep"
-            self.kept[page] += 1
+            held = kept[page]
+            assert held or leases[page] > 0, f"page {page} is free, nothing to keep"
+            kept[page] = held + 1
 
-    def drop(self, pages: Iterable[PageId]) -> None:
+    def drop(self, pages: Sequence[PageId]) -> None:
         """One kept state less holds each page."""
+        leases, kept = self._holders()
+        freed: list[PageId] = []
         for page in pages:
-            assert self.kept[page] > 0, f"page {page} is not kept"
-            self.kept[page] -= 1
-            self._free_if_idle(page)
+            held = kept[page]
+            assert held > 0, f"page {page} is not kept"
+            kept[page] = held - 1
+            if held == 1 and not leases[page]:
+                freed.append(page)
+        self.idle -= len(freed)
+        self._free.put(freed)
 
-    def _free_if_idle(self, page: int) -> None:
-        if self.leases[page] == 0 and self.kept[page] == 0:
-            if self.order == "lowest":
-                assert isinstance(self._free, list)
-                heappush(self._free, int(page))
-            else:
-                self._free.append(int(page))
-
-    def _pop(self) -> PageId:
-        if self.order == "lowest":
-            assert isinstance(self._free, list)
-            return PageId(heappop(self._free))
-        if self.order == "fifo":
-            assert isinstance(self._free, deque)
-            return PageId(self._free.popleft())
-        assert isinstance(self._free, list)
-        if self.order == "lifo":
-            return PageId(self._free.pop())
-        self._turn += 1
-        return PageId(self._free.pop(self._turn * 2654435761 % len(self._free)))
-
-    def _copy(self) -> "PageBook":
-        draft = PageBook(0, self.order)
-        draft._free = self._free.copy()
-        draft._turn = self._turn
-        return draft
+    def _holders(self) -> tuple["memoryview[int]", "memoryview[int]"]:
+        """Leases and holds by page; a view's elements are had in half an array's time."""
+        return memoryview(self.leases), memoryview(self.kept)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PageBook):
             return NotImplemented
         return (
-            list(self._free) == list(other._free)
+            self._free == other._free
             and self.promised == other.promised
             and np.array_equal(self.leases, other.leases)
             and np.array_equal(self.kept, other.kept)
