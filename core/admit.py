@@ -1,14 +1,16 @@
 """Admission: who is refused, who waits, and with which pages a stream begins."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, Lane, Rank, StreamId
 from .keep import store_of
-from .state import Phase, State
-from .store import NO_HIT, drop
+from .plan_pages import in_windows
+from .state import Phase, State, Stream, table_pages
+from .store import NO_HIT, Hit, Store, drop
+from .waiting import wait_for, waits
 
 
 def arrive(state: State, wish: c.Arrive) -> Iterator[AnyFact]:
@@ -38,6 +40,13 @@ def pages_for(state: State, rows: int) -> int:
     return -(-rows // state.opened.rules.page_rows)
 
 
+def pages_wanted(state: State, prompt_tokens: int, max_new: int) -> int:
+    """Pages that a stream has to itself: those it may come to write, in windows a whole one."""
+    if in_windows(state.opened):
+        return table_pages(state.opened.context, state.opened.rules.page_rows)
+    return pages_for(state, rows_wanted(state, prompt_tokens, max_new))
+
+
 def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
     opened, rules = state.opened, state.opened.rules
 
@@ -47,7 +56,7 @@ def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
         )
 
     total = len(wish.prompt) + wish.max_new
-    pages = pages_for(state, rows_wanted(state, len(wish.prompt), wish.max_new))
+    pages = pages_wanted(state, len(wish.prompt), wish.max_new)
     if wish.request in state.requests:
         return refused("duplicate_request", 1, 0)
     if not wish.prompt:
@@ -67,28 +76,44 @@ def _refusal(state: State, wish: c.Arrive) -> f.RequestRefused | None:
 
 
 def admit(state: State) -> Iterator[AnyFact]:
-    """Seat the head of the queue while there is a lane and a promise for it; nobody passes it."""
-    store = store_of(state)
-    while state.queue and None in state.lanes:
-        stream = state.streams[state.queue[0]]
+    """Seat who is next in the queue while there is a lane and a promise for it.
+
+    Nobody passes it, unless it waits for a prefix: then it holds nothing, and keeps its place.
+    """
+    store, at = store_of(state), 0
+    while at < len(state.queue) and None in state.lanes:
+        stream = state.streams[state.queue[at]]
+        if waits(state, stream):
+            at += 1
+            continue
         hit = store.match(state, stream)
-        wanted = pages_for(state, rows_wanted(state, stream.prompt_tokens, stream.request.max_new))
-        if hit.state != NO_STATE and store.room(state, hit) < wanted - len(hit.pages):
-            hit = NO_HIT  # a hit must not hold a stream back
-        promise = wanted - len(hit.pages)
-        if store.room(state, hit) < promise:
+        wait = wait_for(state, stream, hit)
+        if wait is not None:
+            yield wait
+        elif not (yield from _begin(state, store, stream, hit)):
             return
-        yield from store.make_room(state, promise, hit, stream.request.request)
-        yield f.StreamBegun(
-            stream=stream.stream,
-            lane=Lane(state.lanes.index(None)),
-            kept_pages=len(hit.pages),
-            promise_pages=promise,
-            marks=store.marks(state, stream, hit.mark),
-            owner=Rank(0),
-            state=hit.state,
-        )
-        yield from store.seat(state, stream, hit)
+
+
+def _begin(state: State, store: Store, stream: Stream, hit: Hit) -> Generator[AnyFact, None, bool]:
+    """Seat a stream on the pages of its hit; False where there is no promise for it."""
+    wanted = pages_wanted(state, stream.prompt_tokens, stream.request.max_new)
+    if hit.state != NO_STATE and store.room(state, hit) < wanted - len(hit.pages):
+        hit = NO_HIT  # a hit must not hold a stream back
+    promise = wanted - len(hit.pages)
+    if store.room(state, hit) < promise:
+        return False
+    yield from store.make_room(state, promise, hit, stream.request.request)
+    yield f.StreamBegun(
+        stream=stream.stream,
+        lane=Lane(state.lanes.index(None)),
+        kept_pages=len(hit.pages),
+        promise_pages=promise,
+        marks=store.marks(state, stream, hit),
+        owner=Rank(0),
+        state=hit.state,
+    )
+    yield from store.seat(state, stream, hit)
+    return True
 
 
 def resume_acked(state: State, answer: c.ResumeAcked) -> Iterator[AnyFact]:

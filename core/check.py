@@ -4,6 +4,7 @@ import numpy as np
 
 from ..events.ids import NO_STATE
 from .keep import store_of
+from .plan_pages import in_windows
 from .state import NO_LANE, Phase, State, Stream
 
 
@@ -72,6 +73,8 @@ def _check_stream(state: State, stream: Stream) -> None:
     assert stream.promise >= 0, f"stream {stream.stream} leased past its promise"
     assert stream.rows <= len(stream.tokens), "more rows than tokens"
     most = stream.prompt_tokens + stream.request.max_new + rules.drafts
+    if in_windows(state.opened):
+        most = state.opened.context + rules.page_rows  # and a page for rows past the window
     assert stream.pages + stream.promise == -(-most // rules.page_rows), "I9: a promise has leaked"
     assert stream.cached < max(stream.prompt_tokens, 1), "I7: a resume left no row to run"
     for mark in stream.marks:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ..events.facts import RunOpened
 from .plan_wanted import Order
 
 KvPages = Literal["auto", "on", "off"]
@@ -27,6 +28,11 @@ def on_pages(asked: KvPages, world: int, *, fp8: bool, order: Order = "proposed"
             " leave one of them away"
         )
     return asked == "on"
+
+
+def in_windows(opened: RunOpened) -> bool:
+    """Whether each stream of a run has a whole window of its own; before the flag, none had."""
+    return bool(opened.flags.get("windows", 0))
 
 
 def refuse_share(share: int, asked: KvPages) -> None:

@@ -7,6 +7,7 @@ from .state import table_pages
 
 GIB = 1 << 30
 CACHE_BYTES = 16 * GIB  # the prompt cache, where nobody asks for another
+STATES = 256  # kept states at most, where nobody asks for another number
 
 Order = Literal["today", "proposed"]
 SpareTo = Literal["free", "pages"]
@@ -46,6 +47,7 @@ class Wanted:
     bytes before any pages beyond the least, the proposed one first sets as many windows of pages
     aside as the room would hold as windows.  share: kept states by reference, in place of the
     prompt cache; 0 is none.  spare_to: where the bytes go that this cache would have had.
+    lends: whether kept states stand on the pool's pages, and the cache holds what is beside them.
     """
 
     room_bytes: int
@@ -57,6 +59,7 @@ class Wanted:
     order: Order = "proposed"
     share: int = 0
     spare_to: SpareTo = "free"
+    lends: bool = False
 
     @property
     def others(self) -> int:
