@@ -7,7 +7,9 @@ from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE
 from .digests import StreamSums
-from .state import NO_LANE, KeptState, Phase, State, Stream
+from .marks import is_common
+from .state import NO_LANE, NO_STREAM, KeptState, Phase, State, Stream
+from .waiting import waits
 
 
 def apply(state: State, fact: AnyFact) -> None:
@@ -42,27 +44,47 @@ def _stream_queued(state: State, fact: f.StreamQueued) -> None:
     state.queue.append(fact.stream)
 
 
+def _stream_waits(state: State, fact: f.StreamWaits) -> None:
+    stream = state.streams[fact.stream]
+    assert stream.phase is Phase.QUEUED, f"stream {fact.stream} is {stream.phase}"
+    stream.behind, stream.awaited = fact.behind, fact.mark
+    assert waits(state, stream), f"stream {fact.behind} has no mark {fact.mark} to come"
+
+
 def _stream_begun(state: State, fact: f.StreamBegun) -> None:
-    assert state.queue and state.queue[0] == fact.stream, f"{fact.stream} is not next in the queue"
+    assert fact.stream in state.queue, f"stream {fact.stream} is not in the queue"
+    at = state.queue.index(fact.stream)
+    passed = [one for one in state.queue[:at] if not waits(state, state.streams[one])]
+    assert not passed, f"{fact.stream} is not next in the queue, {passed[0]} is"
     assert state.lanes[fact.lane] is None, f"lane {fact.lane} is taken"
-    state.queue.pop(0)
+    _fits_its_table(state, fact)
+    state.queue.pop(at)
     state.lanes[fact.lane] = fact.stream
     stream = state.streams[fact.stream]
     stream.lane = fact.lane
+    stream.kept_pages = fact.kept_pages
     stream.promise = fact.promise_pages
     stream.marks = list(fact.marks)
     stream.state = fact.state
+    stream.behind, stream.awaited = NO_STREAM, 0
     stream.phase = Phase.PROMPTING if fact.state == NO_STATE else Phase.RESUMING
     state.book.promised += fact.promise_pages
     assert state.book.promised <= state.book.free, "more pages promised than there are"
+
+
+def _fits_its_table(state: State, fact: f.StreamBegun) -> None:
+    most = state.tables.shape[1]
+    assert 0 <= fact.kept_pages <= most, f"{fact.kept_pages} kept pages, a table has {most}"
 
 
 def _pages_adopted(state: State, fact: f.PagesAdopted) -> None:
     stream = state.streams[fact.stream]
     assert stream.pages == 0, f"stream {fact.stream} adopts pages below its own"
     state.book.adopt(fact.pages)
+    kept = stream.kept_pages
+    assert len(fact.pages) == kept, f"adopts {len(fact.pages)} pages, it began with {kept} kept"
     state.tables[stream.lane, : len(fact.pages)] = fact.pages
-    stream.pages = stream.kept_pages = len(fact.pages)
+    stream.pages = len(fact.pages)
 
 
 def _pages_leased(state: State, fact: f.PagesLeased) -> None:
@@ -114,6 +136,9 @@ def _snapshot_taken(state: State, fact: f.SnapshotTaken) -> None:
         used=state.clock,
         hit=False,
         digest=dict(fact.digest),
+        by=fact.stream,
+        common=is_common(state.opened.rules, stream.request, fact.mark),
+        last=stream.request.prompt if state.opened.rules.snapshots else (),
     )
     state.kept[fact.state] = kept
     if state.tree is not None:
@@ -125,6 +150,8 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
     assert stream.phase is Phase.RESUMING, f"stream {fact.stream} is {stream.phase}"
     state.clock += 1
     kept.used, kept.hit = state.clock, True
+    if state.opened.rules.snapshots:
+        kept.last = stream.request.prompt
     if state.tree is not None:
         state.tree.resumed(fact.state, fact.mark // state.opened.rules.page_rows)
     stream.phase = Phase.PROMPTING
@@ -217,6 +244,7 @@ _APPLY: dict[str, Callable[[State, Any], None]] = {
     "request_cancelled": _nothing,
     "request_finished": _request_finished,
     "stream_queued": _stream_queued,
+    "stream_waits": _stream_waits,
     "stream_begun": _stream_begun,
     "stream_released": _stream_released,
     "pages_leased": _pages_leased,

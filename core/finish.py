@@ -7,8 +7,8 @@ from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.records import known
-from .keep import computed, keep
-from .state import NO_LANE, Phase, State, Stream
+from .keep import computed, keep, keep_marks
+from .state import NO_LANE, Phase, State, Stream, flagged
 
 
 def device_done(state: State, done: c.DeviceDone) -> Iterator[AnyFact]:
@@ -80,6 +80,8 @@ def finish(
         mark = stream.rows // rules.mark_rows * rules.mark_rows
         if mark > 0:
             yield from keep(state, stream, mark)
+    elif reason != "fault" and flagged(state.opened, "keep_at_end"):
+        yield from keep_marks(state, stream)
     count = stream.new_tokens if new_tokens is None else new_tokens
     reply = stream.tokens[stream.prompt_tokens : stream.prompt_tokens + count]
     yield f.RequestFinished(

@@ -21,12 +21,15 @@ def store_of(state: State) -> Store:
 def keep_due(state: State) -> Iterator[AnyFact]:
     """Keep a state of every stream whose rows have come to its next mark."""
     for stream_id in state.lanes:
-        if stream_id is None:
-            continue
-        stream = state.streams[stream_id]
-        for mark in tuple(stream.marks) if stream.marks else ():
-            if mark <= stream.rows and computed(state, stream):
-                yield from keep(state, stream, mark)
+        if stream_id is not None and (stream := state.streams[stream_id]).marks:
+            yield from keep_marks(state, stream)
+
+
+def keep_marks(state: State, stream: Stream) -> Iterator[AnyFact]:
+    """Keep a state of a stream at each mark that its rows have come to."""
+    for mark in tuple(stream.marks):
+        if mark <= stream.rows and computed(state, stream):
+            yield from keep(state, stream, mark)
 
 
 def computed(state: State, stream: Stream) -> bool:

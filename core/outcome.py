@@ -9,8 +9,7 @@ from ..events.ids import Rank, StreamId
 from ..events.records import Digests, FamilyRules, known
 from .device import Ack, Pair, Report
 from .digests import SumTable, add_pairs, pair_hex, pairs_hex
-
-NO_STREAM = StreamId(-1)
+from .state import NO_STREAM
 
 
 @dataclass(slots=True)

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..events.facts import RequestArrived, RunOpened
-from ..events.ids import NO_STATE, Lane, PageId, RequestId, StateId, StreamId
+from ..events.ids import NO_STATE, Lane, PageId, RequestId, StateId, StreamId, Token
 from .evict import order_of
 from .pages import PageBook
 from .tree import PromptTree
 
-NO_LANE = Lane(-1)
+NO_LANE, NO_STREAM = Lane(-1), StreamId(-1)
 RADIX, FLAT = 0, 1  # flag `store` of a run: where kept states stand
 
 
@@ -33,6 +33,7 @@ class Stream:
 
     tokens: prompt and accepted reply ids.  rows: kept rows, `len(tokens) - 1` once decoding.
     promise: pages it may still lease.  marks: where states are still to be kept, ascending.
+    behind, awaited: in the queue, whose mark it waits for, and at which row that stands.
     """
 
     stream: StreamId
@@ -47,6 +48,8 @@ class Stream:
     promise: int = 0
     marks: list[int] = field(default_factory=list)
     state: StateId = NO_STATE
+    behind: StreamId = NO_STREAM
+    awaited: int = 0
     cached: int = 0
     sums: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,7 +66,11 @@ class Stream:
 
 @dataclass(slots=True)
 class KeptState:
-    """The first `mark` rows of a stream that was, ready to be resumed."""
+    """The first `mark` rows of a stream that was, ready to be resumed.
+
+    by: that stream.  common: it ends where others' prompts may part from its own.
+    last: the last prompt that used it, where a family asks for that.
+    """
 
     state: StateId
     mark: int
@@ -73,6 +80,9 @@ class KeptState:
     used: int  # the clock of its last use
     hit: bool
     digest: dict[str, str]
+    by: StreamId = NO_STREAM
+    common: bool = False
+    last: tuple[Token, ...] = ()
 
 
 @dataclass(slots=True)
@@ -107,7 +117,8 @@ class State:
 
     def table(self, stream: Stream) -> list[PageId]:
         """The page ids of a seated stream, in row order."""
-        return [PageId(int(page)) for page in self.tables[stream.lane, : stream.pages]]
+        pages: list[PageId] = self.tables[stream.lane, : stream.pages].tolist()
+        return pages
 
 
 def table_pages(context: int, page_rows: int) -> int:
@@ -118,6 +129,11 @@ def table_pages(context: int, page_rows: int) -> int:
 def store_flag(opened: RunOpened) -> int:
     """Which store a run keeps its states in."""
     return opened.flags.get("store", RADIX)
+
+
+def flagged(opened: RunOpened, behaviour: str) -> bool:
+    """Whether a run decides by a behaviour that older runs did not have."""
+    return bool(opened.flags.get(behaviour, 0))
 
 
 def open_state(opened: RunOpened, *, leader: bool = True) -> State:

@@ -7,7 +7,7 @@ from typing import Protocol
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
-from .state import KeptState, State, Stream
+from .state import KeptState, Phase, State, Stream, flagged
 
 VOLATILE = frozenset({"logits", "tokens", "drafts", "marks"})  # parts a resume does not bring back
 
@@ -43,8 +43,8 @@ class Store(Protocol):
         """Give a stream that has just begun the pages of the rows that it takes over."""
         ...
 
-    def marks(self, state: State, stream: Stream, start: int) -> tuple[int, ...]:
-        """Rows past `start`, ascending, at which states are kept while the prompt runs."""
+    def marks(self, state: State, stream: Stream, hit: Hit) -> tuple[int, ...]:
+        """Rows past a hit, ascending, at which states are kept while the prompt runs."""
         ...
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
@@ -56,37 +56,42 @@ class Store(Protocol):
         ...
 
 
+def may_go(state: State, stream: Stream) -> list[StateId]:
+    """The states one of which goes for a state that a stream leaves: none that is being read back.
+
+    What the stream itself has left goes after all others, so that its marks do not push each other
+    out; where states are pages alone it goes first, as its pages are the next one's too.
+    """
+    opened = state.opened
+    stay = resuming(state) if flagged(opened, "keep_resuming") else set()
+    others = [one for one in state.kept if one not in stay]
+    if not flagged(opened, "marks"):
+        return others
+    own = [one for one in others if state.kept[one].by == stream.stream]
+    foreign = [one for one in others if state.kept[one].by != stream.stream]
+    return (foreign or own) if opened.rules.snapshots else (own or foreign)
+
+
 def drop(kept: KeptState, why: str, request: RequestId) -> f.StateDropped:
     """The fact that a state goes."""
     return f.StateDropped(state=kept.state, why=why, request=request)
 
 
-def digest_at_mark(state: State, stream: Stream) -> dict[str, str]:
-    """The sums at the mark: at the last whole page of pages alone, at the last row of copies."""
-    if not state.opened.rules.snapshots:
+def digest_at_mark(state: State, stream: Stream, mark: int) -> dict[str, str]:
+    """The sums at the mark: at the last whole page of pages alone, at the last row of copies.
+
+    Of pages alone there are none at a mark that the rows have passed by a page.
+    """
+    rules = state.opened.rules
+    if not rules.snapshots:
+        if stream.rows // rules.page_rows * rules.page_rows != mark:
+            return {}
         return {"rows": stream.sums["marks"]} if "marks" in stream.sums else {}
     return {part: total for part, total in stream.sums.items() if part not in VOLATILE}
 
 
-def prompt_marks(
-    state: State, stream: Stream, start: int, history: int, others: tuple[int, ...] = ()
-) -> tuple[int, ...]:
-    """History's end, and others where they are a gap away from it and from `start`.
-
-    All are floored to the family's grid; none stands at `start` or before it.
-    """
-    rules = state.opened.rules
-    if stream.prompt_tokens < rules.min_prompt:
-        return ()
-    first, *more = (row // rules.mark_rows * rules.mark_rows for row in (history, *others))
-    marks = [first] if first > start else []
-    for mark in more:
-        gap = min(abs(mark - other) for other in (start, *marks))
-        if mark > start and gap >= max(rules.min_gap, 1):
-            marks.append(mark)
-    return tuple(sorted(marks))
-
-
-def last_mark(state: State, stream: Stream) -> int:
-    """The last row at which a prompt may be kept: a row and the lookahead are left to run."""
-    return stream.prompt_tokens - max(1, state.opened.rules.lookahead)
+def resuming(state: State) -> set[StateId]:
+    """The kept states that the ranks are reading back for a stream."""
+    seated = (state.streams[stream] for stream in state.lanes if stream is not None)
+    states = {one.state for one in seated if one.phase is Phase.RESUMING}
+    return states & state.kept.keys()

@@ -6,9 +6,10 @@ from operator import eq
 from ..events import facts as f
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import RequestId, StateId
-from .state import KeptState, Phase, State, Stream
+from .marks import places, spaced
+from .state import KeptState, Phase, State, Stream, flagged
 from .steps import lease
-from .store import NO_HIT, Hit, digest_at_mark, drop, last_mark, prompt_marks
+from .store import NO_HIT, Hit, digest_at_mark, drop, resuming
 
 
 def state_bytes(opened: RunOpened, mark: int) -> int:
@@ -40,11 +41,15 @@ class FlatStore:
         """Lease pages for the rows that every rank is about to copy in."""
         yield from lease(state, stream, hit.mark)
 
-    def marks(self, state: State, stream: Stream, start: int) -> tuple[int, ...]:
-        """History's end: what the next turn repeats. Prompts of ids alone have no history."""
-        history = min(stream.request.history_tokens, last_mark(state, stream))
-        marks = prompt_marks(state, stream, start, history)
-        return tuple(mark for mark in marks if state_bytes(state.opened, mark) <= _budget(state))
+    def marks(self, state: State, stream: Stream, hit: Hit) -> tuple[int, ...]:
+        """As many as the budget holds together. Prompts of ids alone have no history, and none."""
+        opened, marks, left = state.opened, [], _budget(state)
+        history, others = places(state, stream, hit.state, tail=False)
+        for mark in spaced(opened.rules, stream.prompt_tokens, hit.mark, history, others):
+            if state_bytes(opened, mark) <= left:
+                left -= state_bytes(opened, mark)
+                marks.append(mark)
+        return tuple(sorted(marks))
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
         """Copy the rows, dropping other states until the budget holds this one."""
@@ -68,7 +73,7 @@ class FlatStore:
             mark=mark,
             shared=False,
             pages=(),
-            digest=digest_at_mark(state, stream),
+            digest=digest_at_mark(state, stream, mark),
         )
 
     def check(self, state: State) -> None:
@@ -101,13 +106,31 @@ def _repeats(stream: Stream, kept: KeptState) -> bool:
 
 
 def _victims(state: State, stream: Stream, mark: int) -> list[KeptState]:
-    """Who goes, first to last: what this prompt moved past, oldest first, then the longest unused.
+    """Who goes, first to last: what a prompt moved past, oldest first, then the longest unused.
 
-    A state that a stream is still resuming stays.
+    A state that a stream is still resuming stays; what this stream itself has left goes last, and
+    one that many prompts may part from is not moved past by any of them.
     """
-    resuming = {one.state for one in state.streams.values() if one.phase is Phase.RESUMING}
+    stay, further = resuming(state), flagged(state.opened, "marks")
 
-    def rank(kept: KeptState) -> tuple[bool, int]:
-        return (not (kept.mark < mark and _repeats(stream, kept)), kept.used)
+    def rank(kept: KeptState) -> tuple[bool, bool, int]:
+        own = further and kept.by == stream.stream
+        passed = kept.mark < mark and _repeats(stream, kept)
+        if further:
+            passed = not kept.common and (passed or _extended(state, kept))
+        return (own, not passed, kept.used)
 
-    return sorted((kept for kept in state.kept.values() if kept.state not in resuming), key=rank)
+    return sorted((kept for kept in state.kept.values() if kept.state not in stay), key=rank)
+
+
+def _extended(state: State, kept: KeptState) -> bool:
+    """Whether a state that was kept later has all of a state's tokens, and more."""
+    count = len(kept.tokens)
+    return any(
+        other.state > kept.state
+        and other.mark > kept.mark
+        and other.salt == kept.salt
+        and other.tokens[count - 1] == kept.tokens[-1]  # most part here, at no cost
+        and other.tokens[:count] == kept.tokens
+        for other in state.kept.values()
+    )

@@ -7,8 +7,9 @@ import numpy as np
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
-from .state import KeptState, Phase, State, Stream
-from .store import NO_HIT, Hit, digest_at_mark, drop, last_mark, prompt_marks
+from .marks import places, places_of_pages, spaced
+from .state import KeptState, Phase, State, Stream, flagged
+from .store import NO_HIT, Hit, digest_at_mark, drop, may_go, resuming
 from .tree import PromptTree
 
 
@@ -46,15 +47,19 @@ class RadixStore:
         if hit.pages:
             yield f.PagesAdopted(stream=stream.stream, pages=hit.pages)
 
-    def marks(self, state: State, stream: Stream, start: int) -> tuple[int, ...]:
-        """History's end and the prompt's end; pages alone are kept at the prompt's end only."""
-        rules, last = state.opened.rules, last_mark(state, stream)
-        if rules.finish_marks:
-            last = stream.prompt_tokens
-        history = min(stream.request.history_tokens, last) if rules.snapshots else 0
-        marks = prompt_marks(state, stream, start, history, (last,))
+    def marks(self, state: State, stream: Stream, hit: Hit) -> tuple[int, ...]:
+        """As many as there may be states; what came back is weighed apart from what is added."""
+        rules, start, history = state.opened.rules, hit.mark, 0
+        if rules.snapshots:
+            history, others = places(state, stream, hit.state, tail=True)
+        else:
+            others = places_of_pages(state, stream)
+        found = spaced(rules, stream.prompt_tokens, start, history, others)
+        if flagged(state.opened, "marks"):
+            found = found[: state.opened.states]
+        marks = tuple(sorted(found))
         if start and _tree(state).order is not None and not _ends(state, stream, start):
-            return (start, *marks)  # what came back is weighed apart from what is added to it
+            return (start, *marks)
         return marks
 
     def keep(self, state: State, stream: Stream, mark: int) -> Iterator[AnyFact]:
@@ -75,8 +80,8 @@ class RadixStore:
             if cut < count:
                 yield from self._take(state, stream, cut, {})
         taken = state.next_state
-        yield from self._take(state, stream, count, digest_at_mark(state, stream))
-        if spare:  # any of its pages can be resumed at
+        yield from self._take(state, stream, count, digest_at_mark(state, stream, mark))
+        if spare and taken in state.kept:  # any of its pages can be resumed at
             for passed in tree.passed_by(StateId(taken)):
                 yield drop(state.kept[passed], "moved_past", stream.request.request)
 
@@ -86,7 +91,10 @@ class RadixStore:
         """Keep the first `count` pages; when there are too many states, others go first."""
         opened, tree = state.opened, _tree(state)
         while len(state.kept) >= opened.states:
-            yield drop(_weakest(state, list(state.kept)), "evicted", stream.request.request)
+            others = may_go(state, stream)
+            if not others:
+                return
+            yield drop(_weakest(state, others), "evicted", stream.request.request)
         mark = count * opened.rules.page_rows
         tokens = stream.tokens[: mark + opened.rules.lookahead]
         path = tree.walk(tokens, stream.request.salt, count)
@@ -108,7 +116,7 @@ class RadixStore:
             assert len(kept.pages) * rows == kept.mark, "a state's pages end at its mark"
         for stream in state.streams.values():
             if stream.phase is Phase.RESUMING:
-                assert stream.pages == stream.kept_pages, "leased before its resume was answered"
+                assert stream.pages in (0, stream.kept_pages), "leased before its resume's answer"
         if state.tree is not None:
             paths = dict(state.tree.paths())
             held = {kept.state: kept.pages for kept in state.kept.values()}
@@ -121,12 +129,10 @@ def _tree(state: State) -> PromptTree:
 
 
 def _wanted(state: State, hit: Hit) -> set[StateId]:
-    """States that must stay: the one that is hit, and by an order those that are being resumed."""
+    """States that must stay: the one that is hit, and those that are being resumed."""
     wanted = {hit.state} - {NO_STATE}
-    if _tree(state).order is not None:
-        seated = (state.streams[stream] for stream in state.lanes if stream is not None)
-        resuming = {one.state for one in seated if one.phase is Phase.RESUMING}
-        wanted |= resuming & state.kept.keys()
+    if _tree(state).order is not None or flagged(state.opened, "keep_resuming"):
+        wanted |= resuming(state)
     return wanted
 
 
@@ -158,29 +164,36 @@ def _frees(state: State, kept: KeptState) -> bool:
 
 def _reclaimable(state: State, hit: Hit) -> KeptState:
     """The state to give up first of those that free a page, other than the one that is hit."""
-    tree = _tree(state)
+    tree, wanted = _tree(state), _wanted(state, hit)
     if tree.order is None:
-        others = (kept for kept in state.kept.values() if kept.state != hit.state)
+        others = (kept for kept in state.kept.values() if kept.state not in wanted)
         idle = [kept.state for kept in others if _frees(state, kept)]
         assert idle, "pages were reclaimable and are not"
         return _weakest(state, idle)
-    leases, wanted = state.book.leases, _wanted(state, hit)
+    leases = state.book.leases
     goes = tree.weakest(lambda one, page: not leases[page] and one not in wanted)
     assert goes is not None, "pages were reclaimable and are not"
     return state.kept[goes]
 
 
 def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
-    """The state to give up first: moved past by another, then never hit, then longest unused."""
+    """The state to give up first: moved past by another, then never hit, then longest unused.
+
+    One that many prompts may part from is not moved past by any of them.
+    """
     tree = _tree(state)
-    if tree.order is not None and not any(tree.moved_past(one) for one in among):
+
+    def moved_past(state_id: StateId) -> bool:
+        return tree.moved_past(state_id) and not state.kept[state_id].common
+
+    if tree.order is not None and not any(moved_past(one) for one in among):
         goes = tree.order.weakest(lambda one: one in among)
         assert goes is not None, "a state was kept and is in no queue"
         return state.kept[goes]
 
     def rank(state_id: StateId) -> tuple[bool, bool, int]:
         kept = state.kept[state_id]
-        passed = tree.moved_past(state_id)
+        passed = moved_past(state_id)
         return (not passed, kept.hit and not passed, kept.used)
 
     return state.kept[min(among, key=rank)]

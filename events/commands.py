@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from .ids import Rank, RequestId, SessionId, StateId, StreamId, Token
-from .records import Digests, Ids, Record, Sampling, Sum
+from .records import Digests, Ids, Later, Record, Sampling, Sum
 
 # One for all: a default that is given as a value is copied for every record, deeply.
 NO_DIGESTS = Digests()
@@ -16,7 +16,12 @@ class Command(Record):
 
 
 class Arrive(Command):
-    """A client wants a reply to this prompt."""
+    """A client wants a reply to this prompt.
+
+    Of its tokens, how many stand before places where other prompts may part from it, 0 where none
+    is known: history_tokens before the coming reply, system_tokens before the first message that is
+    the user's own, rewind_tokens before the user's latest message.
+    """
 
     kind: Literal["arrive"] = "arrive"
     request: RequestId
@@ -30,6 +35,8 @@ class Arrive(Command):
     ignore_eos: bool = False
     draft: bool = True
     salt: str = ""
+    system_tokens: Later = 0
+    rewind_tokens: Later = 0
 
 
 class Cancel(Command):

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from .ids import Lane, PageId, Rank, RequestId, SessionId, StateId, StreamId, Token
-from .records import Digests, FamilyRules, Ids, Record, Sampling, Sum
+from .records import Digests, FamilyRules, Ids, Later, Record, Sampling, Sum
 
 FORMAT = 1  # of the tape: bump when a field or its meaning changes (traces/README.md)
 
@@ -69,6 +69,8 @@ class RequestArrived(Fact):
     ignore_eos: bool
     draft: bool
     salt: str
+    system_tokens: Later = 0
+    rewind_tokens: Later = 0
 
 
 class RequestRefused(Fact):
@@ -113,6 +115,15 @@ class StreamQueued(Fact):
     stream: StreamId
     request: RequestId
     choice: int
+
+
+class StreamWaits(Fact):
+    """A queued stream lets others pass until stream `behind` keeps its mark, or will not."""
+
+    kind: Literal["stream_waits"] = "stream_waits"
+    stream: StreamId
+    behind: StreamId
+    mark: int
 
 
 class StreamBegun(Fact):
@@ -319,6 +330,7 @@ AnyFact = (
     | RequestCancelled
     | RequestFinished
     | StreamQueued
+    | StreamWaits
     | StreamBegun
     | StreamReleased
     | PagesLeased

@@ -46,6 +46,9 @@ class Large:
 
 Ids = Annotated[tuple[Token, ...], Large()]
 
+# A count that older tapes lack: zero is left out of the bytes, and what is not there is zero.
+Later = Annotated[int, Field(exclude_if=lambda count: count == 0)]
+
 
 class Sampling(Record):
     """How the next token is drawn: floats as float32 bit patterns, the seed as a signed int64."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from ..core.device import Pair
-from ..core.outcome import NO_STREAM, Parting
-from ..core.state import State
+from ..core.outcome import Parting
+from ..core.state import NO_STREAM, State
 from ..events import commands as c
 from ..events.canon import content_name
 from ..events.ids import Rank
