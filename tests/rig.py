@@ -18,6 +18,7 @@ from kvtape.events.commands import AnyCommand, Arrive
 from kvtape.events.facts import FORMAT, AnyFact, RequestFinished, RowsKept, RunOpened
 from kvtape.events.ids import RequestId, SessionId, StreamId, Token
 from kvtape.events.records import FamilyRules
+from kvtape.replay.loop import Decide
 
 
 def opened_with(rules: FamilyRules, **settings: object) -> RunOpened:
@@ -62,6 +63,7 @@ class Rig:
     ) -> None:
         self.opened = opened
         self.state = open_state(opened)
+        self.decide: Decide = decide
         self.follower = open_state(opened, leader=False)
         one = make(opened) if make else fake_group(opened, 1, **device)[0]  # type: ignore[arg-type]
         self.device: Any = one
@@ -91,7 +93,7 @@ class Rig:
             if isinstance(wish, Arrive):
                 self.arrived[wish.request] = wish
         facts: list[AnyFact] = []
-        for fact in decide(self.state, commands):
+        for fact in self.decide(self.state, commands):
             apply(self.state, fact)
             apply(self.follower, decode_fact(encode(fact)))
             check(self.state)

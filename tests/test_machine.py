@@ -23,6 +23,7 @@ class Machine(RuleBasedStateMachine):
     """Arrivals that repeat, extend and fork earlier prompts; cancels, stops, small pools."""
 
     rig: Rig
+    made: type[Rig] = Rig
     store = RADIX
 
     @initialize(
@@ -46,7 +47,7 @@ class Machine(RuleBasedStateMachine):
             flags={"fake_drafter": drafter, "store": self.store}, plan=flat_plan(40 * states),
             digests="full",
         )  # fmt: skip
-        self.rig = Rig(opened)
+        self.rig = self.made(opened)
         self.prompts: list[list[int]] = []
 
     @rule(

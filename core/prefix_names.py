@@ -1,0 +1,39 @@
+"""Names of a prompt's prefixes: each hashed from the one before it and the page that it adds."""
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+SIZE = 16  # bytes of a name
+TOKEN = array("i").itemsize  # bytes of a packed token
+
+
+def packed(tokens: Sequence[int]) -> bytes:
+    """Token ids as bytes, `TOKEN` of them each."""
+    return array("i", tokens).tobytes()
+
+
+def prefix_names(
+    told: bytes, salt: str, rows: int, ahead: int, count: int, known: Sequence[bytes] = ()
+) -> list[bytes]:
+    """The names of the first `count` prefixes of `rows`, `2 * rows`, ... tokens, under a salt.
+
+    A prefix's name stands for the `ahead` tokens after it as well.  known: the first of the names;
+    told: the packed tokens past those.
+    """
+    names = list(known[:count])
+    above = names[-1] if names else salt.encode()
+    for page in range(count - len(names)):
+        key = told[page * rows * TOKEN : ((page + 1) * rows + ahead) * TOKEN]
+        above = blake2b(above + key, digest_size=SIZE).digest()
+        names.append(above)
+    return names
+
+
+def agree(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+    """How many of the first names of two prompts are equal."""
+    low, high = 0, min(len(mine), len(theirs))
+    while low < high:  # a name that is equal stands for equal names before it
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if mine[middle - 1] == theirs[middle - 1] else (low, middle - 1)
+    return low
