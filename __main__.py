@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .replay import plan_line as of_plan
 from .replay.measure_command import bench as measures
 
 app = typer.Typer(
@@ -54,23 +55,23 @@ def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
-    tp: Annotated[int, typer.Option(min=1, max=64, help="ranks")] = 1,
+    tp: of_plan.Tp = 1,
     threads: Threads = 0,
-    parallel: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 8,
-    context: Annotated[int, typer.Option(min=0, help="rows a stream may have; 0: automatic")] = 0,
-    pages: Annotated[int, typer.Option(min=0, help="pages of the pool; 0: automatic")] = 0,
+    parallel: of_plan.Parallel = 8,
+    context: of_plan.Context = 0,
+    room: of_plan.Room = "",
+    pages: Annotated[
+        int, typer.Option(min=0, help="of the pool, whatever they take; 0: automatic")
+    ] = 0,
+    kv_pages: of_plan.KvPages = "",
+    kv_cache: of_plan.KvCache = "16",
+    plan_order: of_plan.PlanOrder = "proposed",
     prompt_rows: Annotated[int, typer.Option(min=1, max=4096, help="prompt rows a step")] = 64,
-    mtp_drafts: Annotated[
-        int, typer.Option(min=-1, max=4, help="tokens drafted a round; -1: as the model has it")
-    ] = -1,
+    mtp_drafts: of_plan.MtpDrafts = -1,
     marks: Annotated[str, typer.Option(help="page, or grid: kept states at 2,048 rows")] = "page",
-    store: Annotated[
-        str, typer.Option(help="radix: prompts kept on the pool's pages; flat: as copies")
-    ] = "radix",
-    share: Annotated[
-        str, typer.Option(help="prompts kept at most, 0: as by default; else TF_GLM_KV_SHARE")
-    ] = "",
-    prompt_cache_gib: Annotated[str, typer.Option(help="of the flat store; 16 by default")] = "",
+    store: of_plan.Store = "",
+    share: of_plan.Share = "",
+    prompt_cache_gib: of_plan.PromptCacheGib = "",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
@@ -85,14 +86,15 @@ def serve(
     from .replay.opening import BadOption, RunOptions
     from .replay.serve import ServeOptions, poison_of, run_serve, told
     from .replay.serving import TapeOptions
-    from .replay.store_options import keeping_of
+    from .replay.store_options import KeepingAsked, keeping_of
 
     try:
         one_of("--trace-on-error", trace_on_error, ("stop", "serve"))
         one_of("--trace-sync", trace_sync, ("normal", "full"))
         one_of("--digests", digests, ("off", "book", "rows", "full"))
         one_of("--marks", marks, ("page", "grid"))
-        keeping = keeping_of(store, share, prompt_cache_gib, os.environ)
+        asked = KeepingAsked(store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order)
+        keeping = keeping_of(asked, os.environ)
         options = ServeOptions(
             model=model,
             run=RunOptions(
@@ -202,69 +204,7 @@ def audit(
     raise typer.Exit(run_audit(tape, run=run, as_json=as_json))
 
 
-@app.command()
-def plan(
-    model: Annotated[
-        str, typer.Argument(help="glm-5.3-flash, smollm2, a .gguf file, a directory's config.json")
-    ],
-    room: Annotated[
-        str, typer.Option(help="after weights and reserve, a rank: 15.25GiB, 9728MiB or bytes")
-    ] = "",
-    memory: Annotated[str, typer.Option(help="of a device, weights still to come: 141GB")] = "",
-    reserve: Annotated[str, typer.Option(help="of --memory; by default 1/32, at least 1GiB")] = "",
-    tp: Annotated[int, typer.Option(min=1, max=64, help="ranks")] = 1,
-    context: Annotated[int, typer.Option(min=0, help="rows a stream may have; 0: the most")] = 0,
-    parallel: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 8,
-    kv_pages: Annotated[str, typer.Option(help="auto, on or off; else TF_KV_PAGES")] = "",
-    kv_cache: Annotated[str, typer.Option(help="rows of 16 bits, or fp8")] = "16",
-    prompt_cache_gib: Annotated[
-        str, typer.Option(help="kept prompts beside the pages, in GiB; by default 16")
-    ] = "",
-    share: Annotated[
-        str, typer.Option(help="kept states on shared pages, 0: none; else TF_GLM_KV_SHARE")
-    ] = "",
-    spare_to: Annotated[
-        str, typer.Option(help="with --share: free leaves the prompt cache's bytes free, or pages")
-    ] = "free",
-    fixed: Annotated[
-        str, typer.Option(help="what a stream keeps beside its rows: 180MiB; by default our own")
-    ] = "",
-    mtp_drafts: Annotated[
-        int, typer.Option(min=-1, max=4, help="drafts a round; -1: one, where there is a head")
-    ] = -1,
-    order: Annotated[
-        str, typer.Option(help="proposed: whole windows first; today: the prompt cache first")
-    ] = "proposed",
-    what_fits: Annotated[
-        bool, typer.Option("--what-fits", help="the largest values and the flags that would do")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Show who would get how much memory at start, without loading a weight."""
-    from .replay.plan_asked import PlanOptions
-    from .replay.plan_command import run_plan
-
-    options = PlanOptions(
-        model=model,
-        room=room,
-        memory=memory,
-        reserve=reserve,
-        world=tp,
-        context=context,
-        lanes=parallel,
-        kv_pages=kv_pages,
-        kv_cache=kv_cache,
-        prompt_cache_gib=prompt_cache_gib,
-        share=share,
-        fixed=fixed,
-        drafts=None if mtp_drafts < 0 else mtp_drafts,
-        order=order,
-        spare_to=spare_to,
-        what_fits=what_fits,
-        as_json=as_json,
-    )
-    raise typer.Exit(run_plan(options, os.environ))
-
+app.command("plan")(of_plan.plan)
 
 trace = typer.Typer(no_args_is_help=True, help="Tapes as files.")
 app.add_typer(trace, name="trace")

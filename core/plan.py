@@ -6,9 +6,9 @@ windows, then the prompt cache, then pages again, up to a window a lane. What mu
 is refused; what is only promised and does not fit is cut, and said (core/plan_words.py).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from .plan_wanted import Wanted, by_pages, windows_held
+from .plan_wanted import STATES, Wanted, by_pages, windows_held
 from .plan_words import refusal
 
 
@@ -41,6 +41,17 @@ class Plan:
     left_bytes: int
     short_rows: int
 
+    @property
+    def pool_pages(self) -> int:
+        """Pages of the pool: those that all streams share, or those of all windows."""
+        return self.pages if self.paged else self.windows_first * self.window_pages
+
+    @property
+    def room_bytes(self) -> int:
+        """What the shares add up to."""
+        kept = self.cache_bytes + self.snapshots_bytes
+        return self.pages_bytes + self.fixed_bytes + kept + self.left_bytes
+
     def numbers(self) -> dict[str, int]:
         """Every number by its name, as a run records them."""
         return asdict(self)
@@ -55,6 +66,35 @@ def plan(wanted: Wanted) -> Plan:
     if not wanted.fits:
         raise PlanRefused(refusal(wanted))
     return _on_pages(wanted) if wanted.paged else _in_windows(wanted)
+
+
+def plan_of_pages(wanted: Wanted, pages: int) -> Plan:
+    """The plan of a pool of so many pages, in a room that holds just that.
+
+    In windows, as many streams run at once as it has windows. Raises PlanRefused where it has none.
+    """
+    windows = min(wanted.lanes, pages // wanted.window_pages)
+    if not wanted.paged and not windows:
+        raise PlanRefused(
+            f"--pages {pages} holds no window: {wanted.context} tokens take {wanted.window_pages};"
+            f" --pages {wanted.window_pages} would do, or --kv-pages on"
+        )
+    held = pages if wanted.paged else windows * wanted.window_pages
+    kept = wanted.snapshots_bytes if wanted.share else wanted.cache_bytes
+    pages_bytes = held * wanted.sizes.page_bytes
+    there = replace(wanted, room_bytes=pages_bytes + wanted.fixed_bytes + kept)
+    shared, first = (pages, 0) if wanted.paged else (0, windows)
+    found = _told(there, first, shared, pages_bytes, 0 if wanted.share else kept)
+    rows = found.rows if wanted.paged else windows * wanted.context
+    return replace(found, rows=rows, windows_held=windows, short_rows=0)
+
+
+def kept_states(wanted: Wanted, found: Plan) -> int:
+    """How many prompts may be kept: as asked, or as many as the cache has what each needs."""
+    each = wanted.sizes.snapshot_bytes
+    if wanted.share:
+        return wanted.share
+    return min(STATES, found.cache_bytes // each) if wanted.lends and each else STATES
 
 
 def _on_pages(wanted: Wanted) -> Plan:

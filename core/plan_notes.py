@@ -1,8 +1,8 @@
 """What a plan does not keep of what was wanted or promised, in words, with what would."""
 
-from .plan import Plan
+from .plan import Plan, kept_states
 from .plan_fits import whole_lanes
-from .plan_wanted import Wanted
+from .plan_wanted import STATES, Wanted
 from .plan_words import gib
 
 
@@ -11,7 +11,8 @@ def notes(wanted: Wanted, plan: Plan) -> list[str]:
     found = []
     if plan.short_rows:
         found.append(_short(wanted, plan))
-    if plan.cache_bytes < wanted.cache_bytes and not wanted.share:
+    enough = wanted.lends and kept_states(wanted, plan) == STATES
+    if plan.cache_bytes < wanted.cache_bytes and not wanted.share and not enough:
         found.append(_small_cache(wanted, plan))
     return found
 
@@ -31,9 +32,10 @@ def _short(wanted: Wanted, plan: Plan) -> str:
 
 
 def _small_cache(wanted: Wanted, plan: Plan) -> str:
+    told = f"the prompt cache gets {gib(plan.cache_bytes)} of {gib(wanted.cache_bytes)}: room for"
+    if wanted.lends:
+        states = kept_states(wanted, plan) or "no"
+        return f"{told} {states} kept states beside their pages"
     rows = (plan.cache_bytes - wanted.sizes.snapshot_bytes) // wanted.sizes.row_bytes
     holds = f"a kept state of {rows} tokens at most" if rows > 0 else "no kept state at all"
-    return (
-        f"the prompt cache gets {gib(plan.cache_bytes)} of {gib(wanted.cache_bytes)}: room for"
-        f" {holds}"
-    )
+    return f"{told} {holds}"

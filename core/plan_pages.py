@@ -40,7 +40,7 @@ def refuse_share(share: int, asked: KvPages) -> None:
     if share and asked != "on":
         raise SwitchRefused(
             f"--share {share} (TF_GLM_KV_SHARE) keeps prompts as pages and needs TF_KV_PAGES=on"
-            f" (--kv-pages on of the plan), which is {asked}"
+            f" (--kv-pages on), which is {asked}"
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from .plan_fits import fits_on_pages, fitting_context, fitting_lanes, fitting_share
 from .plan_wanted import GIB, Wanted, by_pages, by_rows
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def gib(count: int) -> str:
@@ -16,6 +16,15 @@ def gib(count: int) -> str:
 def mib(count: int) -> str:
     """Bytes as MiB with two decimals, rounded to the nearest, halves up."""
     return f"{_hundredths(count, MIB)} MiB"
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that suits them, with two decimals."""
+    if abs(count) >= GIB:
+        return gib(count)
+    if abs(count) >= MIB:
+        return mib(count)
+    return f"{_hundredths(count, KIB)} KiB" if count else "0"
 
 
 def _hundredths(count: int, unit: int) -> str:

@@ -75,7 +75,8 @@ def resend(rounds: int, say: Say) -> Part:
     """The first token of a long prompt that is sent twice: cold, then from its last mark."""
     part = Part("resend")
     cold, warm = [], []
-    with served(_options(1, RESENT_TOKENS + 512), MODEL) as (engine, prompts):
+    options = replace(_options(1, RESENT_TOKENS + 512), kv_pages="on")  # in windows ids keep none
+    with served(options, MODEL) as (engine, prompts):
         for _ in range(rounds):
             sent = partial(_first_token, engine, prompts.longer(RESENT_TOKENS))
             cold.append(measured(part, sent))

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from ..core.apply import apply
 from ..core.decide import decide
 from ..core.device import Device
-from ..core.families.fake import fake_rules, paged_rules
-from ..core.families.family import Choices, Family
-from ..core.families.glm import GRID_ROWS, Glm
-from ..core.plan_sizes import glm_rank
-from ..core.plan_wanted import Sizes
+from ..core.families.family import Choices
+from ..core.families.glm import GRID_ROWS
 from ..core.state import open_state
 from ..devices.chat import read_chat
 from ..devices.fake import fake_group
@@ -26,18 +23,12 @@ from ..devices.weights.find import find_model
 from ..events.commands import Arrive
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import RequestId, SessionId, Token
+from .fakes import FAKES
 from .machine import MakeDevices
-from .opening import BadOption, RunOptions, context_of, pages_of, run_opened, settings_of
+from .opening import RunOptions, run_opened, settings_of
+from .plan_made import Planned, planned
 from .verdict import Refused
 
-FAKES = {
-    "fake": lambda: fake_rules(page_rows=32, mark_rows=32, drafts=2, vocab=256),
-    "fake-pages": lambda: paged_rules(page_rows=32, vocab=256),
-}
-FAKE_CONTEXT = 2048
-FAKE_CONTEXT_MOST = 2**17  # its pages are memory like any other
-FAKE_PAGE_BYTES = 4096
-FAKE_COPIED = Sizes(page_rows=32, row_bytes=128, fixed_bytes=512, snapshot_bytes=512)
 NO_MODEL = "0" * 32
 
 Say = Callable[[str], None]
@@ -46,31 +37,37 @@ Count = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A run that can open. text: None for a model that takes token ids alone; ends: of a reply."""
+    """A run that can open. text: None for a model that takes token ids alone; ends: of a reply.
+
+    notes: what its plan does not keep of what was wanted.
+    """
 
     opened: RunOpened
     devices: Sequence[Device]
     text: TextSide | None
     ends: tuple[int, ...]
     weights: str
+    notes: tuple[str, ...] = ()
 
 
 def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
-    """Compile what is not compiled yet, and load a model by name or path. Raises ModelError."""
+    """Plan, compile what is not compiled yet, and load a model by name or path.
+
+    Raises BadOption, ModelError, UnsupportedShape; where a plan is refused, no weight was read.
+    """
+    plan = planned(name, options)
     if name in FAKES:
         warm(use_cache(), say)
-        return _load_fake(name, options)
+        return _load_fake(name, options, plan)
     checkpoint = find_model(name)
     warm(use_cache(), say)
     say("the program of a step, compiled once")
     choices = Choices(mark_rows=GRID_ROWS if options.marks == "grid" else 0, drafts=options.drafts)
     family = family_of(checkpoint, choices)
+    page_bytes = sum(family.page_bytes(options.world, rank) for rank in range(options.world))
     opened = run_opened(
-        options, family.rules(), model=checkpoint.name, model_digest=NO_MODEL,
-        family=checkpoint.family, device="cpu", context=context_of(options, family),
-        pages=pages_of(options, family),
-        page_bytes=sum(family.page_bytes(options.world, rank) for rank in range(options.world)),
-        copied=copied_sizes(family, options.world),
+        options, family.rules(), plan.division(page_bytes), model=checkpoint.name,
+        model_digest=NO_MODEL, family=checkpoint.family, device="cpu",
     )  # fmt: skip
     with told_of_compiles(say):
         devices = cpu_group(
@@ -80,27 +77,17 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
     gc.freeze()  # compilers and tokenizers leave much behind that no collection need walk again
-    return Loaded(opened, devices, text, ends, str(checkpoint.path))
+    return Loaded(opened, devices, text, ends, str(checkpoint.path), plan.notes)
 
 
-def copied_sizes(family: Family, world: int) -> Sizes | None:
-    """What a copy of a kept state has on the first rank; None where states are pages alone."""
-    return glm_rank(family.sizes, world, family.choices.drafts) if isinstance(family, Glm) else None
-
-
-def _load_fake(name: str, options: RunOptions) -> Loaded:
-    rules = FAKES[name]()
-    context = options.context or FAKE_CONTEXT
-    if context > FAKE_CONTEXT_MOST:
-        raise BadOption(f"--context {context}: {name} has {FAKE_CONTEXT_MOST} rows at most")
-    window = -(-context // rules.page_rows) + 1
+def _load_fake(name: str, options: RunOptions, plan: Planned) -> Loaded:
+    division = plan.division(options.world * plan.asked.wanted.sizes.page_bytes)
     opened = run_opened(
-        options, rules, model=name, model_digest=NO_MODEL, family="fake", device="fake",
-        context=context, pages=options.pages or options.lanes * window, page_bytes=FAKE_PAGE_BYTES,
-        copied=FAKE_COPIED if rules.snapshots else None,
+        options, FAKES[name](), division, model=name, model_digest=NO_MODEL, family="fake",
+        device="fake",
     )  # fmt: skip
     _compile_fake(opened)
-    return Loaded(opened, fake_group(opened, options.world), None, (), "")
+    return Loaded(opened, fake_group(opened, options.world), None, (), "", plan.notes)
 
 
 def _compile_fake(opened: RunOpened) -> None:

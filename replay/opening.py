@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 
 from .. import __version__
-from ..core.families.family import Family
-from ..core.plan_wanted import CACHE_BYTES, Sizes
-from ..core.state import FLAT, RADIX, table_pages
+from ..core.plan_pages import KvPages
+from ..core.plan_wanted import Order
+from ..core.state import FLAT, RADIX
 from ..devices.settings import DeviceSettings
 from ..events.facts import FORMAT, RunOpened
 from ..events.records import FamilyRules
 
 CONTRACT = 1  # of the arithmetic
 WEIGHTS = "w16"
-POOL_BYTES = 2**31  # pages by default, over all ranks; untouched ones cost nothing
-CONTEXT_ROWS = 8192  # by default, where the model allows more
-STATES = 256  # kept states at most, by default
 STORES = {"radix": RADIX, "flat": FLAT}
 
 
@@ -32,7 +29,7 @@ class MalformedOption(BadOption):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is asked to be; 0 lets the model or the machine decide."""
+    """What a run is asked to be; 0, "" and None let the model or the machine decide."""
 
     world: int = 1
     threads: int = 1
@@ -46,47 +43,41 @@ class RunOptions:
     order: str = "lowest"
     drafts: int = -1
     marks: str = "page"
-    store: str = "radix"
+    store: str = ""
     share: int = 0
-    cache_bytes: int = CACHE_BYTES
+    cache_bytes: int | None = None
+    kv_pages: KvPages = "auto"
+    room: int | None = None
+    plan_order: Order = "proposed"
 
 
-def context_of(options: RunOptions, family: Family) -> int:
-    """Rows a stream may have. Raises BadOption where the model has fewer."""
-    most = family.context
-    if options.context > most:
-        raise BadOption(f"--context {options.context}: the model was trained to {most} rows")
-    return options.context or min(most, CONTEXT_ROWS)
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a run was given of memory, as its first fact records it.
 
+    pages: of the pool.  states: kept at most.  windows: whether each stream has its own.  plan:
+    the numbers of the plan and of what it was made from, by name.
+    """
 
-def pages_of(options: RunOptions, family: Family) -> int:
-    """Pages of the pool: a window for each lane, as far as POOL_BYTES go, at least one window."""
-    rows = family.rules().page_rows
-    window = table_pages(context_of(options, family), rows)
-    if options.pages:
-        return options.pages
-    page_bytes = sum(family.page_bytes(options.world, rank) for rank in range(options.world))
-    return max(window, min(options.lanes * window, POOL_BYTES // page_bytes))
+    context: int
+    pages: int
+    store: str
+    states: int
+    windows: bool
+    plan: dict[str, int]
 
 
 def run_opened(
     options: RunOptions,
     rules: FamilyRules,
+    division: Division,
     *,
     model: str,
     model_digest: str,
     family: str,
     device: str,
-    context: int,
-    pages: int,
-    page_bytes: int,
-    copied: Sizes | None,
 ) -> RunOpened:
-    """The first fact of a run. page_bytes: of one page, over all ranks.
-
-    copied: what a copy of a kept state has on the first rank; None where states are pages alone.
-    """
-    plan = {"page_bytes": page_bytes, "window_pages": table_pages(context, rules.page_rows)}
+    """The first fact of a run."""
     return RunOpened(
         format=FORMAT,
         contract=CONTRACT,
@@ -97,36 +88,24 @@ def run_opened(
         family=family,
         rules=rules,
         lanes=options.lanes,
-        context=context,
-        pages=pages,
+        context=division.context,
+        pages=division.pages,
         prompt_rows=options.prompt_rows,
         queue=options.queue,
-        states=options.share or STATES,
+        states=division.states,
         order=options.order,
-        plan=plan | _flat_plan(options, model, copied),
+        plan=division.plan,
         world=options.world,
         devices=(device,) * options.world,
-        flags={"store": STORES[options.store], "keep_unsummed": 1},
+        flags={
+            "store": STORES[division.store],
+            "keep_unsummed": 1,
+            "windows": int(division.windows),
+        },
         poison=options.poison,
         digests=options.digests,
         text="ids",
     )
-
-
-def _flat_plan(options: RunOptions, model: str, copied: Sizes | None) -> dict[str, int]:
-    """What the flat store goes by. Raises BadOption where a model's states are pages alone."""
-    if options.store != "flat":
-        return {}
-    if copied is None:
-        raise BadOption(
-            f"--store flat: what {model} keeps is pages alone, which a copy would only double;"
-            " --store radix would do"
-        )
-    return {
-        "row_bytes": copied.row_bytes,
-        "snapshot_bytes": copied.snapshot_bytes,
-        "cache_bytes": options.cache_bytes,
-    }
 
 
 def settings_of(opened: RunOpened) -> DeviceSettings:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from ..core.families.family import UnsupportedShape
-from ..core.plan import PlanRefused, plan
-from ..core.plan_pages import SwitchRefused
+from ..core.plan import PlanRefused
 from ..devices.weights.checkpoint import ModelError
 from .opening import BadOption
-from .plan_asked import Asked, PlanOptions, read_asked
+from .plan_asked import PlanOptions, read_asked
 from .plan_show import fits_json, plan_json, refused_json, show_fits, show_plan
+from .plan_start import Asked
 from .show import EQUAL, REFUSED, WRONG_USE, fail, say_json
 
 
@@ -16,7 +16,7 @@ def run_plan(options: PlanOptions, environment: Mapping[str, str]) -> int:
     """Print a plan, or why there is none. 0 it fits, 2 wrong use, 3 refused."""
     try:
         asked = read_asked(options, environment)
-    except (BadOption, SwitchRefused) as error:
+    except BadOption as error:
         return fail(error, error.exit_code, as_json=options.as_json)
     except (ModelError, UnsupportedShape) as error:
         return fail(error, WRONG_USE, as_json=options.as_json)
@@ -27,7 +27,7 @@ def run_plan(options: PlanOptions, environment: Mapping[str, str]) -> int:
 
 
 def _tell(options: PlanOptions, asked: Asked) -> int:
-    found = plan(asked.wanted)
+    found = asked.plan()
     if not options.as_json:
         show_plan(asked, found)
         if options.what_fits:

@@ -15,6 +15,7 @@ PAGES: tuple[KvPages, ...] = ("auto", "on", "off")
 ORDERS: tuple[Order, ...] = ("proposed", "today")
 SPARE_TO: tuple[SpareTo, ...] = ("free", "pages")
 CACHES = ("16", "fp8")
+STORES_ASKED = ("", "radix", "flat")
 _UNITS = {"": 1, "b": 1} | {
     letter + binary + "b": base**power
     for binary, base in (("i", 1024), ("", 1000))
@@ -49,7 +50,7 @@ def one_of(name: str, value: str, among: tuple[Known, ...]) -> Known:
     for known in among:
         if value == known:
             return known
-    raise MalformedOption(f"{name} {value!r}: {', '.join(among)}")
+    raise MalformedOption(f"{name} {value!r}: {', '.join(filter(None, among))}")
 
 
 def kv_pages_of(flag: str, environment: Mapping[str, str]) -> KvPages:

@@ -1,7 +1,7 @@
 """Models as a plan sees them: a named shape, or a directory's config.json; no weight is read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from ..core.families.llama import Llama
 from ..core.plan_sizes import glm_rank, llama_rank, weights_bytes
 from ..core.plan_wanted import Sizes
 from ..devices.weights.checkpoint import ModelNotFound
-from ..devices.weights.find import CARRIED, find_model, find_path
+from ..devices.weights.find import CARRIED, OWN, find_model, find_path
 from ..devices.weights.hf_dir import check_support, llama_config
 from ..devices.weights.layout import check_llama_config
 from ..devices.weights.safetensors_file import read_json
+from .fakes import CONTEXT, CONTEXT_MOST, FAKES, fake_sizes
 from .opening import BadOption
 
+CONTEXT_ROWS = 8192  # of a window by default, where the model allows more
 GLM_TYPES = ("glm5_next", "glm5_next_text")
 MOST_WORLD = 64  # ranks, where heads are no limit
 KDA_A_GROUP = 3  # recurrent layers before each layer of selected rows
@@ -69,14 +71,15 @@ SHAPES = {"glm-5.3-flash": GLM_FLASH}
 class Shape:
     """A model's sizes on one rank.
 
-    context: the longest window.  sizes: with rows of 16-bit codes; fp8: of 8-bit codes, None where
-    there are none.  keeps: whether prompts are kept beside the pages, in a cache of their own.
-    weights: bytes of the first of so many ranks.
+    context: the longest window; usual_context: where nobody asks for another.  sizes: with rows of
+    16-bit codes; fp8: of 8-bit codes, None where there are none.  keeps: whether a kept prompt has
+    more than pages, in a cache of their own.  weights: bytes of the first of so many ranks.
     """
 
     name: str
     family: str
     context: int
+    usual_context: int
     sizes: Sizes
     fp8: Sizes | None
     keeps: bool
@@ -89,18 +92,21 @@ def read_shape(name: str, world: int, drafts: int | None) -> Shape:
 
     Raises ModelError, UnsupportedShape, BadOption.
     """
+    if name in FAKES:
+        return _fake(name)
     if name in SHAPES:
-        return _glm(name, SHAPES[name], world, drafts)
+        shape = _glm(name, SHAPES[name], world, drafts)
+        return replace(shape, usual_context=shape.context)
     if name in CARRIED or not (path := _directory(name)):
         checkpoint = find_model(name)
         return _llama(checkpoint.name, checkpoint.config, world, drafts)
-    raw = read_json(path / "config.json")
+    raw, named = read_json(path / "config.json"), name if name in OWN else path.resolve().name
     if raw.get("model_type") in GLM_TYPES:
-        return _glm(path.resolve().name, raw, world, drafts)
+        return _glm(named, raw, world, drafts)
     check_support(path, raw)
     config = llama_config(path, raw)
     check_llama_config(path, config)
-    return _llama(path.resolve().name, config, world, drafts)
+    return _llama(named, config, world, drafts)
 
 
 def _directory(name: str) -> Path | None:
@@ -110,6 +116,21 @@ def _directory(name: str) -> Path | None:
     except ModelNotFound as error:
         raise ModelNotFound(f"{error}; or a shape: {', '.join(SHAPES)}") from error
     return path if path.is_dir() else None
+
+
+def _fake(name: str) -> Shape:
+    rules = FAKES[name]()
+    return Shape(
+        name=name,
+        family="fake",
+        context=CONTEXT_MOST,
+        usual_context=CONTEXT,
+        sizes=fake_sizes(rules),
+        fp8=None,
+        keeps=rules.snapshots,
+        most_world=MOST_WORLD,
+        weights=lambda world: 0,
+    )
 
 
 def _glm(name: str, config: Mapping[str, Any], world: int, drafts: int | None) -> Shape:
@@ -125,6 +146,7 @@ def _glm(name: str, config: Mapping[str, Any], world: int, drafts: int | None) -
         name=name,
         family="glm",
         context=sizes.context,
+        usual_context=min(sizes.context, CONTEXT_ROWS),
         sizes=glm_rank(sizes, world, drafting),
         fp8=glm_rank(sizes, world, drafting, fp8=True),
         keeps=True,
@@ -141,6 +163,7 @@ def _llama(name: str, config: Mapping[str, Any], world: int, drafts: int | None)
         name=name,
         family="llama",
         context=family.attention.context,
+        usual_context=min(family.attention.context, CONTEXT_ROWS),
         sizes=llama_rank(family, world),
         fp8=None,
         keeps=False,

@@ -5,16 +5,15 @@ from dataclasses import asdict, replace
 from rich.table import Table
 from rich.text import Text
 
-from ..core.plan import Plan, PlanRefused, plan
+from ..core.plan import Plan, PlanRefused, kept_states, plan
 from ..core.plan_fits import Fits, what_fits
 from ..core.plan_notes import notes
 from ..core.plan_wanted import Wanted
-from ..core.plan_words import gib, mib
-from .plan_asked import Asked
+from ..core.plan_words import size
+from .plan_start import Asked
 from .show import CONSOLE, counted
 
 MOST_LANES = 1024  # streams at once that --parallel takes
-SMALL_ROOM = 4 << 30  # below which a table is in MiB
 
 
 def heading(asked: Asked, found: Plan) -> str:
@@ -34,15 +33,23 @@ def heading(asked: Asked, found: Plan) -> str:
 def show_plan(asked: Asked, found: Plan) -> None:
     """The plan as a table whose bytes add up to the room, and what it does not keep."""
     CONSOLE.print(heading(asked, found), markup=False, soft_wrap=True)
-    small = asked.wanted.room_bytes < SMALL_ROOM
-    size, unit = (mib, "MiB") if small else (gib, "GiB")
-    table = Table("each rank", "what", unit)
+    table = Table("each rank", "what", "bytes")
     table.columns[2].justify = "right"
     for label, what, held in _memory_rows(asked) + _room_rows(asked, found):
-        table.add_row(label, Text(what, overflow="fold"), size(held).removesuffix(f" {unit}"))
+        table.add_row(label, Text(what, overflow="fold"), size(held))
     CONSOLE.print(table)
+    CONSOLE.print(_kept(asked, found), markup=False, soft_wrap=True)
     for line in _said(asked, found):
         CONSOLE.print(f"note: {line}", markup=False, soft_wrap=True)
+
+
+def _kept(asked: Asked, found: Plan) -> str:
+    """Where prompts are kept, and how many."""
+    wanted, each = asked.wanted, asked.wanted.sizes.snapshot_bytes
+    if not wanted.lends:
+        return f"prompts are kept as copies, in {size(found.cache_bytes)}"
+    most = f"at most {kept_states(wanted, found)} prompts are kept on those pages"
+    return f"{most}, {size(each)} each beside them" if each else most
 
 
 def _said(asked: Asked, found: Plan) -> list[str]:
@@ -54,7 +61,7 @@ def _memory_rows(asked: Asked) -> list[tuple[str, str, int]]:
     if not memory.total:
         return []
     return [
-        ("memory", "of the device", memory.total),
+        ("memory", "a rank's part of this machine" if memory.here else "of a device", memory.total),
         ("weights", "16-bit rows, constants, the embedding", memory.weights),
         ("reserve", "left alone", memory.reserve),
     ]
@@ -62,10 +69,13 @@ def _memory_rows(asked: Asked) -> list[tuple[str, str, int]]:
 
 def _room_rows(asked: Asked, found: Plan) -> list[tuple[str, str, int]]:
     wanted, sizes = asked.wanted, asked.wanted.sizes
-    rows = [("room", "after weights and reserve", wanted.room_bytes)]
+    memory = asked.memory
+    ample = memory.here and wanted.room_bytes < memory.total - memory.weights - memory.reserve
+    room = "as much as is wanted" if ample else "after weights and reserve"
+    rows = [("room", room, wanted.room_bytes)]
     if wanted.paged:
         first = f", {found.windows_first} x {found.window_pages:,} of them before the cache"
-        pages = f"{found.pages:,} of {sizes.page_rows} rows, {mib(sizes.page_bytes)} each"
+        pages = f"{found.pages:,} of {sizes.page_rows} rows, {size(sizes.page_bytes)} each"
         rows.append(("pages", pages + (first if asked.shape.keeps else ""), found.pages_bytes))
     else:
         window = f"{wanted.lanes} of {wanted.context:,} tokens and a page past them"
@@ -73,10 +83,10 @@ def _room_rows(asked: Asked, found: Plan) -> list[tuple[str, str, int]]:
     if sizes.fixed_bytes:
         rows.append(("fixed parts", _fixed_words(asked), found.fixed_bytes))
     if wanted.share:
-        kept = f"{wanted.share}, {mib(sizes.snapshot_bytes)} each beside their pages"
+        kept = f"{wanted.share}, {size(sizes.snapshot_bytes)} each beside their pages"
         rows.append(("kept states", kept, found.snapshots_bytes))
     elif asked.shape.keeps:
-        rows.append(("prompt cache", f"of {gib(wanted.cache_bytes)} wanted", found.cache_bytes))
+        rows.append(("prompt cache", f"of {size(wanted.cache_bytes)} wanted", found.cache_bytes))
     rows.append(("left", "", found.left_bytes))
     return rows
 
@@ -84,11 +94,11 @@ def _room_rows(asked: Asked, found: Plan) -> list[tuple[str, str, int]]:
 def _fixed_words(asked: Asked) -> str:
     """How many streams' fixed parts, how large, and this engine's own where another was given."""
     wanted, own = asked.wanted, asked.shape.sizes.fixed_bytes
-    whose = "this engine's own" if not asked.given_fixed else f"this engine's own {mib(own)}"
+    whose = "this engine's own" if not asked.given_fixed else f"this engine's own {size(own)}"
     streams = f"{wanted.others} beside the engine's own stream"
     if wanted.sizes.own_fixed_bytes:
         streams = counted(wanted.lanes, "stream")
-    return f"{streams}, {mib(wanted.sizes.fixed_bytes)} each, {whose}"
+    return f"{streams}, {size(wanted.sizes.fixed_bytes)} each, {whose}"
 
 
 def show_fits(asked: Asked) -> None:
@@ -131,7 +141,15 @@ def ways(asked: Asked) -> list[tuple[str, Wanted]]:
 
 def plan_json(asked: Asked, found: Plan) -> dict[str, object]:
     """A plan for scripts: every number by its name."""
-    return _asked_json(asked, "fits") | {"plan": found.numbers(), "notes": _said(asked, found)}
+    made = {"pool_pages": found.pool_pages, "states": kept_states(asked.wanted, found)}
+    return (
+        _asked_json(asked, "fits")
+        | made
+        | {
+            "plan": found.numbers(),
+            "notes": _said(asked, found),
+        }
+    )
 
 
 def refused_json(asked: Asked, why: PlanRefused) -> dict[str, object]:
@@ -151,6 +169,7 @@ def _asked_json(asked: Asked, verdict: str) -> dict[str, object]:
     return {
         "verdict": verdict,
         "model": asked.shape.name,
+        "store": asked.store,
         "world": asked.world,
         "own_fixed_part_bytes": asked.shape.sizes.fixed_bytes,
         "memory": asdict(asked.memory),

@@ -12,8 +12,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core.families.family import UnsupportedShape
 from ..core.plan_pages import share_warning
-from ..core.plan_words import gib
-from ..core.state import FLAT, store_flag
 from ..devices.http.door import DoorSettings
 from ..devices.http.engine import Info
 from ..devices.http.serve import AddressRefused, bind
@@ -26,6 +24,7 @@ from .models import Loaded, load
 from .opening import BadOption, MalformedOption, RunOptions
 from .serving import LiveRun, TapeOptions, serve_until_told
 from .signals import Signals
+from .start_line import start_line
 
 LOG = logging.getLogger("kvtape.serve")
 POISON_VARIABLE = "TF_KV_POISON"
@@ -70,6 +69,8 @@ def run_serve(options: ServeOptions) -> int:
                 LOG.warning("%s", warning)
             with signals.at_once():
                 loaded = load_with_progress(options.model, options.run)
+            for note in loaded.notes:
+                LOG.info("note: %s", note)
             info = info_of(loaded.opened, loaded.ends)
             tape = replace(options.tape, weights=loaded.weights)
             live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
@@ -131,20 +132,3 @@ def info_of(opened: RunOpened, ends: tuple[int, ...]) -> Info:
         eos=tuple(Token(end) for end in ends),
         created=int(time.time()),
     )
-
-
-def start_line(opened: RunOpened) -> str:
-    """What is served, with how much room."""
-    tokens = opened.pages * opened.rules.page_rows
-    ranks = f"{opened.world} rank{'s' * (opened.world > 1)}"
-    return (
-        f"{opened.model} on {ranks}: {opened.lanes} streams at once, windows of {opened.context},"
-        f" {opened.pages} pages = {tokens} tokens that all streams share; {_kept_line(opened)}"
-    )
-
-
-def _kept_line(opened: RunOpened) -> str:
-    """Where prompts are kept, and how many."""
-    if store_flag(opened) == FLAT:
-        return f"prompts kept as copies, in {gib(opened.plan['cache_bytes'])}"
-    return f"at most {opened.states} prompts kept on those pages"

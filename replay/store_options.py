@@ -1,46 +1,72 @@
-"""Which store keeps a server's prompts, how many or how large: from flags and environment."""
+"""How a server is to keep rows and prompts: from flags and environment to values."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..core.plan_pages import SwitchRefused, refuse_share
-from ..core.plan_wanted import CACHE_BYTES
-from .opening import STORES, BadOption
-from .plan_options import gib_of, kv_pages_of, kv_share_of, one_of
+from ..core.plan_pages import KvPages, SwitchRefused, refuse_share
+from ..core.plan_wanted import Order
+from .opening import BadOption
+from .plan_options import (
+    CACHES,
+    ORDERS,
+    STORES_ASKED,
+    bytes_of,
+    gib_of,
+    kv_pages_of,
+    kv_share_of,
+    one_of,
+)
+from .plan_start import refuse_lending
 
 
 class Keeping(NamedTuple):
-    """store: radix or flat.  share: kept states by reference, 0: as many as by default.
+    """store: radix or flat, "" as pages or windows have it.  share: kept states by reference, or 0.
 
-    cache_bytes: of all copies of the flat store, on the first rank.
+    cache_bytes: for what prompts keep beside the pages, on the first rank.  room: of a rank, after
+    weights and reserve; both None where nobody says.
     """
 
-    store: str = "radix"
+    store: str = ""
     share: int = 0
-    cache_bytes: int = CACHE_BYTES
+    cache_bytes: int | None = None
+    kv_pages: KvPages = "auto"
+    room: int | None = None
+    plan_order: Order = "proposed"
 
 
-def keeping_of(
-    store: str, share: str, prompt_cache_gib: str, environment: Mapping[str, str]
-) -> Keeping:
+class KeepingAsked(NamedTuple):
+    """The flags, as they were written; "" is unset."""
+
+    store: str = ""
+    share: str = ""
+    prompt_cache_gib: str = ""
+    kv_pages: str = ""
+    kv_cache: str = "16"
+    room: str = ""
+    plan_order: str = "proposed"
+
+
+def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
     """What a start was asked to keep. Raises BadOption where switches do not go together."""
-    which = one_of("--store", store, tuple(STORES))
-    count, pages = kv_share_of(share, environment), kv_pages_of("", environment)
+    store = one_of("--store", asked.store, STORES_ASKED)
+    share = kv_share_of(asked.share, environment)
+    pages = kv_pages_of(asked.kv_pages, environment)
     try:
-        refuse_share(count, pages)
+        refuse_share(share, pages)
     except SwitchRefused as error:
         raise BadOption(str(error)) from None
-    given = prompt_cache_gib.strip()
-    if which == "flat":
-        if count:
-            raise BadOption(
-                f"--store flat with --share {count} (TF_GLM_KV_SHARE): states by reference stand in"
-                " the radix store; --store radix, or --share 0"
-            )
-        return Keeping(which, 0, gib_of("--prompt-cache-gib", given) if given else CACHE_BYTES)
-    if given and gib_of("--prompt-cache-gib", given):
+    refuse_lending(store, share)
+    if one_of("--kv-cache", asked.kv_cache, CACHES) == "fp8":
         raise BadOption(
-            f"--prompt-cache-gib {given}: the radix store keeps prompts on the pool's pages;"
-            " --store flat copies them into so many GiB"
+            "--kv-cache fp8: rows are served with 16 bits alone, leave it away;"
+            " kvtape plan --kv-cache fp8 shows what such rows would take, in windows"
         )
-    return Keeping(which, count)
+    given = asked.prompt_cache_gib.strip()
+    return Keeping(
+        store=store,
+        share=share,
+        cache_bytes=gib_of("--prompt-cache-gib", given) if given else None,
+        kv_pages=pages,
+        room=bytes_of("--room", asked.room) if asked.room.strip() else None,
+        plan_order=one_of("--plan-order", asked.plan_order, ORDERS),
+    )

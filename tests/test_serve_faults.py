@@ -19,7 +19,7 @@ from kvtape.events.facts import AnyFact
 from kvtape.events.reader import Tape
 from kvtape.events.seal import Seal, read_seal
 from kvtape.events.verify import verify
-from kvtape.replay.models import FAKES
+from kvtape.replay.fakes import FAKES
 from kvtape.tests.door_engine import eventually
 from kvtape.tests.server import Seen, Server, serving, stream, wish
 from kvtape.tests.test_serve_crash import assert_kept, assert_sound, kept_by_request

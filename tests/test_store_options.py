@@ -10,14 +10,16 @@ from typer.testing import CliRunner
 from kvtape.__main__ import app
 from kvtape.core.families.family import Choices
 from kvtape.core.families.glm import Glm
+from kvtape.core.plan_sizes import glm_rank
+from kvtape.core.plan_wanted import STATES
 from kvtape.core.state import FLAT, RADIX, store_flag
 from kvtape.core.store_flat import state_bytes
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events.reader import Tape
 from kvtape.replay import models
-from kvtape.replay.models import Loaded, copied_sizes, load
-from kvtape.replay.opening import STATES, BadOption, RunOptions
-from kvtape.replay.store_options import Keeping, keeping_of
+from kvtape.replay.models import Loaded, load
+from kvtape.replay.opening import BadOption, RunOptions
+from kvtape.replay.store_options import Keeping, KeepingAsked, keeping_of
 
 from .glm_rig import TINY as TINY_GLM
 from .glm_rig import glm_device, glm_opened
@@ -42,23 +44,39 @@ def no_weights(*arguments: object, **named: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "keeps"),
+    ("asked", "environment", "keeps"),
     [
-        (("radix", "", ""), {}, Keeping("radix", 0)),
-        (("radix", "", ""), {"TF_GLM_KV_SHARE": "  "}, Keeping("radix", 0)),
-        (("radix", "", ""), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 12)),
-        (("radix", "7", ""), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 7)),
-        (("radix", "0", ""), {"TF_GLM_KV_SHARE": "12"}, Keeping("radix", 0)),
-        (("flat", "", ""), {}, Keeping("flat", 0, 16 * GIB)),
-        (("flat", "", "0.5"), {}, Keeping("flat", 0, GIB // 2)),
-        (("flat", "", "0"), {}, Keeping("flat", 0, 0)),
-        (("flat", "0", "2"), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("flat", 0, 2 * GIB)),
+        (KeepingAsked(), {}, Keeping()),
+        (KeepingAsked(), {"TF_GLM_KV_SHARE": "  ", "TF_KV_PAGES": " "}, Keeping()),
+        (
+            KeepingAsked("radix"),
+            ON | {"TF_GLM_KV_SHARE": "12"},
+            Keeping("radix", 12, kv_pages="on"),
+        ),
+        (KeepingAsked("", "7"), ON | {"TF_GLM_KV_SHARE": "12"}, Keeping("", 7, kv_pages="on")),
+        (KeepingAsked("", "0"), {"TF_GLM_KV_SHARE": "12"}, Keeping()),
+        (KeepingAsked("flat"), {}, Keeping("flat")),
+        (KeepingAsked("flat", "", "0.5"), {}, Keeping("flat", 0, GIB // 2)),
+        (KeepingAsked("flat", "", "0"), {}, Keeping("flat", 0, 0)),
+        (KeepingAsked("", "", "2"), {}, Keeping("", 0, 2 * GIB)),
+        (
+            KeepingAsked("flat", "0", "2"),
+            ON | {"TF_GLM_KV_SHARE": "12"},
+            Keeping("flat", 0, 2 * GIB, "on"),
+        ),
+        (KeepingAsked(kv_pages="off"), ON, Keeping(kv_pages="off")),
+        (
+            KeepingAsked(room="1.5GiB"),
+            {"TF_KV_PAGES": "off"},
+            Keeping("", 0, None, "off", 3 * GIB // 2),
+        ),
+        (KeepingAsked(plan_order="today"), {}, Keeping(plan_order="today")),
     ],
 )
 def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
-    arguments: tuple[str, str, str], environment: Mapping[str, str], keeps: Keeping
+    asked: KeepingAsked, environment: Mapping[str, str], keeps: Keeping
 ) -> None:
-    assert keeping_of(*arguments, environment) == keeps
+    assert keeping_of(asked, environment) == keeps
 
 
 @pytest.mark.parametrize(
@@ -73,7 +91,13 @@ def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
         (("--store", "flat"), ON | {"TF_GLM_KV_SHARE": "8"}, 3, ("--store radix", "--share 0")),
         (("--store", "heap"), {}, 2, ("--store 'heap'", "radix, flat")),
         (("--store", "flat", "--prompt-cache-gib", "16GB"), {}, 2, ("--prompt-cache-gib '16GB'",)),
-        (("--prompt-cache-gib", "16"), {}, 3, ("--prompt-cache-gib 16", "--store flat")),
+        (("--prompt-cache-gib", "all"), {}, 2, ("--prompt-cache-gib 'all'",)),
+        (("--kv-pages", "maybe"), {}, 2, ("--kv-pages 'maybe'", "auto, on, off")),
+        (("--kv-pages", "off", "--share", "8"), ON, 3, ("--share 8", "TF_KV_PAGES=on", "off")),
+        (("--kv-cache", "fp8"), {}, 3, ("--kv-cache fp8", "16 bits", "kvtape plan")),
+        (("--kv-cache", "fp4"), {}, 2, ("--kv-cache 'fp4'", "16, fp8")),
+        (("--room", "lots"), {}, 2, ("--room 'lots'",)),
+        (("--plan-order", "best"), {}, 2, ("--plan-order 'best'", "proposed, today")),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name_before_a_weight_is_read(
@@ -107,7 +131,8 @@ def test_copies_of_states_that_are_pages_alone_are_refused(
 
 
 def test_a_run_records_its_store_and_what_bounds_it() -> None:
-    unset, few = loaded("fake").opened, loaded("fake", share=5).opened
+    unset = loaded("fake").opened
+    few = loaded("fake", share=5, kv_pages="on").opened
     assert store_flag(unset) == store_flag(few) == RADIX == 0, "as tapes from before stores mean it"
     assert (unset.states, few.states) == (STATES, 5)
     flat = loaded("fake", store="flat", cache_bytes=3 * GIB).opened
@@ -120,8 +145,7 @@ def test_a_run_records_its_store_and_what_bounds_it() -> None:
 def test_the_bytes_of_a_copy_are_those_that_the_device_holds(drafts: int) -> None:
     """Rows and keys of its pages, states and raw rows: to the byte, without the digests."""
     family = Glm(GlmCheckpoint(TINY_GLM).config, Choices(16, 16, drafts))
-    sizes = copied_sizes(family, 1)
-    assert sizes is not None
+    sizes = glm_rank(family.sizes, 1, drafts)
     plan = {"row_bytes": sizes.row_bytes, "snapshot_bytes": sizes.snapshot_bytes}
     opened = glm_opened(drafts, flags={"store": FLAT}, plan=plan | {"cache_bytes": GIB})
     rig = Rig(opened, glm_device)
@@ -153,7 +177,7 @@ def test_a_server_with_copies_says_so_and_finds_none_for_a_prompt_of_ids(tmp_pat
         assert first == second
         assert server.metrics()["kvtape_kept_states"] == 0
         assert server.stop() == 0
-    assert "prompts kept as copies, in 0.25 GiB" in server.log.read_text()
+    assert "prompts kept as copies, in 256.00 MiB" in server.log.read_text()
     with Tape.open(server.tape) as tape:
         assert tape.opened.plan["cache_bytes"] == GIB // 4
         assert store_flag(tape.opened) == FLAT
