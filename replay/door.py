@@ -1,8 +1,8 @@
 """The engine as the door sees it: wishes go in, and each request's news come out once durable."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..core.state import State
 from ..devices.http.bridge import Inbox
@@ -12,7 +12,10 @@ from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import RequestId, StreamId, Token
+from .door_counts import pages_by_holder, store_bytes
+from .door_store import StoreWatch
 from .live import LiveSource
+from .loop import Decide
 
 
 @dataclass(slots=True)
@@ -22,23 +25,7 @@ class _Seen:
     inbox: Inbox
     since: float
     seq_first: int = -1
-    shown: int = 0
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Totals since the run began."""
-
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    cached_tokens: int = 0
-    rounds: int = 0
-    steps: int = 0
-    hits: int = 0
-    misses: int = 0
-    evicted: int = 0
-    refused: int = 0
-    logits: dict[StreamId, str] = field(default_factory=dict)
+    pieces: int = 0  # of its reply: the first is the prompt's, each other one a round's
 
 
 class LiveDoor:
@@ -50,7 +37,8 @@ class LiveDoor:
         self._source = source
         self._seen: dict[RequestId, _Seen] = {}
         self._by_stream: dict[StreamId, RequestId] = {}
-        self._counts = _Counts()
+        self._store = StoreWatch(state)
+        self._logits: dict[StreamId, str] = {}
         self._end = ""
 
     # --- asked by the HTTP side, on its event loop -----------------------------------------------
@@ -86,9 +74,8 @@ class LiveDoor:
 
     def meters(self) -> Meters:
         """The figures behind /metrics."""
-        state, counts = self._state, self._counts
-        waiting = [self._seen.get(r) for r, s in list(state.requests.items()) if s in state.queue]
-        now = time.monotonic()
+        state, counts = self._state, self._store.counts
+        bytes_now, bytes_most = store_bytes(state)
         return Meters(
             requests_running=sum(stream is not None for stream in state.lanes),
             requests_waiting=len(state.queue),
@@ -103,41 +90,51 @@ class LiveDoor:
             pages_free=state.book.free,
             pages_held=int((state.book.kept > 0).sum()),
             kept_states=len(state.kept),
+            kept_states_max=0 if bytes_most else state.opened.states,
+            store_bytes=bytes_now,
+            store_bytes_max=bytes_most,
             hits=counts.hits,
-            misses=counts.misses,
-            evicted=counts.evicted,
+            kept=counts.kept,
+            evicted=counts.dropped["evicted"],
+            reclaimed=counts.dropped["reclaimed"],
+            not_kept=self._store.misses.not_kept,
+            failed=counts.failed,
             refused=counts.refused,
-            queue_age_seconds=max((now - seen.since for seen in waiting if seen), default=0.0),
+            queue_age_seconds=self._queue_age(),
+            misses=dict(counts.misses),
+            missed_tokens=dict(counts.missed_tokens),
+            pages_by_holder=pages_by_holder(state),
         )
+
+    def _queue_age(self) -> float:
+        """How long the head of the queue has waited, in seconds."""
+        head = self._state.queue[:1]
+        request = self._by_stream.get(head[0]) if head else None
+        seen = self._seen.get(request) if request is not None else None
+        return 0.0 if seen is None else time.monotonic() - seen.since
+
+    def watch(self, decide: Decide, next_seq: Callable[[], int]) -> Decide:
+        """Decide as before, and see what each prompt finds in the store, and why no more."""
+        return self._store.watch(decide, next_seq)
 
     # --- told by the loop ------------------------------------------------------------------------
 
     def show(self, step: int, first_seq: int, facts: Sequence[AnyFact], state: State) -> None:
         """Pass a step's durable facts on to whoever waits for them."""
-        self._counts.steps += 1
+        self._store.counts.steps += 1
         for seq, fact in enumerate(facts, first_seq):
+            self._store.see(fact)
             match fact:
                 case f.RowsKept():
                     self._tokens(fact)
                 case f.StepClosed():
                     sums = fact.digests.parts.get("logits", ())
-                    self._counts.logits.update(zip(fact.digests.streams, sums, strict=False))
-                case f.RoundRun():
-                    self._counts.rounds += 1
+                    self._logits.update(zip(fact.digests.streams, sums, strict=False))
                 case f.RequestArrived():
                     self._seen[fact.request].seq_first = seq
-                    self._counts.prompt_tokens += len(fact.prompt)
                 case f.StreamQueued():
                     self._by_stream[fact.stream] = fact.request
-                case f.StreamBegun():
-                    self._counts.hits += fact.state >= 0
-                    self._counts.misses += fact.state < 0
-                case f.StateResumed():
-                    self._counts.cached_tokens += fact.mark
-                case f.StateDropped():
-                    self._counts.evicted += fact.why in ("evicted", "reclaimed")
                 case f.RequestRefused():
-                    self._counts.refused += 1
                     seen = self._seen.pop(fact.request)
                     seen.inbox.put(Refused(fact.reason, fact.need, fact.have))
                 case f.RequestFinished():
@@ -146,6 +143,7 @@ class LiveDoor:
                     self.end(fact.reason)
                 case _:
                     pass
+        self._store.tell()
 
     def end(self, reason: str) -> None:
         """The run is over: nobody waits for ever."""
@@ -160,8 +158,10 @@ class LiveDoor:
             ids = kept.tokens[kept.starts[at] : kept.starts[at + 1]]
             if request is not None and ids:
                 seen = self._seen[request]
-                seen.shown += len(ids)
-                self._counts.generated_tokens += len(ids)
+                if not seen.pieces:
+                    self._store.prompted(stream)
+                seen.pieces += 1
+                self._store.counts.generated_tokens += len(ids)
                 seen.inbox.put(NewTokens(tuple(Token(token) for token in ids)))
 
     def _finished(self, seq: int, fact: f.RequestFinished) -> None:
@@ -177,9 +177,11 @@ class LiveDoor:
                 token_sha=fact.token_sha,
                 seq_first=seen.seq_first,
                 seq_last=seq,
-                logits_digest=self._counts.logits.pop(fact.stream, ""),
+                logits_digest=self._logits.pop(fact.stream, ""),
                 stream=fact.stream,
                 drafted=drafted,
                 accepted=accepted,
+                rounds=max(seen.pieces - 1, 0),
+                miss=self._store.miss(fact.stream),
             )
         )

@@ -13,15 +13,18 @@ LOG = logging.getLogger("kvtape.tape")
 
 
 class NoTape:
-    """Keeps nothing but the count, so that receipts still number events."""
+    """Keeps nothing but the count, so that receipts still number events.
+
+    next_seq: what the next command or fact is numbered.
+    """
 
     def __init__(self) -> None:
-        self._next = 0
+        self.next_seq = 0
 
     def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
         """Count them."""
-        first = self._next + len(commands)
-        self._next = first + len(facts)
+        first = self.next_seq + len(commands)
+        self.next_seq = first + len(facts)
         return first
 
     def keep(self, blob: bytes) -> None:
@@ -46,6 +49,11 @@ class TapeRecorder:
         self._without = NoTape()
         self._lost = False
         self._last = time.monotonic_ns()
+
+    @property
+    def next_seq(self) -> int:
+        """What the next command or fact is numbered."""
+        return self._without.next_seq if self._lost else self._writer.seq
 
     def append(self, step: int, commands: Sequence[AnyCommand], facts: Sequence[AnyFact]) -> int:
         """Make them durable; the number of the first fact."""

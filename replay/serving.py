@@ -65,7 +65,14 @@ class LiveRun:
         self._source = LiveSource(state, self._ranks, injector, self._recorder.keep)
         self.door = LiveDoor(info, state, self._source)
         self.run = Run(
-            state, decide, self._source, self._ranks, devices[0], self._recorder, self.door, step=1
+            state,
+            self.door.watch(decide, lambda: self._recorder.next_seq),
+            self._source,
+            self._ranks,
+            devices[0],
+            self._recorder,
+            self.door,
+            step=1,
         )
         self._thread = threading.Thread(target=self._loop, name="kvtape-loop")
         self._thread.start()

@@ -158,7 +158,16 @@ def finished(arrive: Arrive, ids: Sequence[int], reason: str) -> Finished:
     sha = hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
     cached = min(4, len(arrive.prompt))
     return Finished(
-        reason, len(arrive.prompt), cached, len(ids), sha, 10, 99, "e" * 32, StreamId(7)
+        reason,
+        len(arrive.prompt),
+        cached,
+        len(ids),
+        sha,
+        10,
+        99,
+        "e" * 32,
+        StreamId(7),
+        miss="edited",
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -78,6 +79,7 @@ def test_a_chat_gets_text_usage_and_receipt(client: openai.OpenAI, engine: Scrip
         "contract": 1,
         "token_sha": hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest(),
         "logits_digest": "e" * 32,
+        "miss": "edited",
     }
     assert json.loads(raw.headers["x-kvtape-receipt"]) == receipt
     assert raw.headers["x-kvtape-session"] == arrive.session
@@ -234,17 +236,40 @@ def test_health_says_whether_requests_are_served(
 
 
 def test_metrics_show_every_figure(plain: httpx.Client, engine: ScriptedEngine) -> None:
-    engine.figures = Meters(prompt_tokens=31, pages_total=8, pages_free=6, misses=3, hits=2)
+    engine.figures = Meters(
+        prompt_tokens=31, pages_total=8, pages_free=6, hits=2, misses={"evicted": 3, "edited": 0},
+        missed_tokens={"evicted": 96}, pages_by_holder={"free": 5, "promised": 1, "kept": 2},
+    )  # fmt: skip
     plain.post("/v1/completions", json={"prompt": "a"})
     text = plain.get("/metrics").text
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(values["kvtape_prompt_tokens_total"]) == 31
-    assert float(values["kvtape_kv_cache_usage_ratio"]) == 0.25
-    assert float(values["kvtape_prompt_store_misses_total"]) == 3
-    assert float(values["kvtape_prompt_store_hits_total"]) == 2
-    assert float(values["kvtape_request_seconds_count"]) >= 1
-    assert float(values["kvtape_time_to_first_token_seconds_count"]) >= 1
+    values = {
+        name: float(value)
+        for name, value in (
+            line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+        )
+    }
+    assert values["kvtape_prompt_tokens_total"] == 31
+    assert values["kvtape_kv_cache_usage_ratio"] == 0.25
+    assert values['kvtape_prompt_store_misses_total{reason="evicted"}'] == 3
+    assert values['kvtape_prompt_store_misses_total{reason="edited"}'] == 0
+    assert values['kvtape_prompt_store_missed_tokens_total{reason="evicted"}'] == 96
+    assert values['kvtape_pages_by_holder{holder="kept"}'] == 2
+    assert values["kvtape_prompt_store_hits_total"] == 2
+    assert values["kvtape_prompt_store_lookups_total"] == 5
+    assert values["kvtape_request_seconds_count"] >= 1
+    assert values["kvtape_time_to_first_token_seconds_count"] >= 1
     assert all(name.startswith("kvtape_") for name in values)
+
+
+def test_every_figure_is_told_in_words_with_its_kind(plain: httpx.Client) -> None:
+    """What a person reads beside a figure: its help, and whether it may go down."""
+    text = plain.get("/metrics").text
+    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    assert helps.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert len(helps[name].split()) >= 1, name
 
 
 def test_flush_reaches_the_run(plain: httpx.Client, engine: ScriptedEngine) -> None:

@@ -1,7 +1,7 @@
 """What the door asks of a running engine, and what an engine tells of a request."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ...events.commands import Arrive
@@ -36,6 +36,8 @@ class Finished:
     """The reply is complete: reason is stop, length, cancelled or fault; seq are event numbers.
 
     drafted, accepted: tokens that were drafted for it, and those of them that were kept.
+    rounds: decode rounds it took.  miss: why its prompt was resumed no further, "" if it was
+    resumed at its last possible mark.
     """
 
     reason: str
@@ -49,6 +51,8 @@ class Finished:
     stream: StreamId
     drafted: int = 0
     accepted: int = 0
+    rounds: int = 0
+    miss: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,14 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """Counts since the run began, and levels of this moment."""
+    """Counts since the run began, and levels of this moment.
+
+    hits, misses: of the prompts that came into a lane, those that resumed a kept state and, by
+    reason, those that did not.  missed_tokens: by reason, rows that a kept state could have held
+    and none did, of hits too.  evicted, reclaimed: kept states that went to keep another, and to
+    give a stream its pages.  not_kept: states that the store had no place for.  failed: kept states
+    that the ranks could not read back.  pages_by_holder: each page once.  store_bytes: of copies.
+    """
 
     requests_running: int = 0
     requests_waiting: int = 0
@@ -126,11 +137,25 @@ class Meters:
     pages_free: int = 0
     pages_held: int = 0  # by kept states
     kept_states: int = 0
+    kept_states_max: int = 0
+    store_bytes: int = 0
+    store_bytes_max: int = 0
     hits: int = 0
-    misses: int = 0
+    kept: int = 0
     evicted: int = 0
-    refused: int = 0
+    reclaimed: int = 0
+    not_kept: int = 0
+    failed: int = 0
+    refused: int = 0  # requests
     queue_age_seconds: float = 0.0
+    misses: Mapping[str, int] = field(default_factory=dict)
+    missed_tokens: Mapping[str, int] = field(default_factory=dict)
+    pages_by_holder: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lookups(self) -> int:
+        """Prompts that were looked for in the store."""
+        return self.hits + sum(self.misses.values())
 
 
 class Engine(Protocol):

@@ -1,7 +1,8 @@
 """The figures of /metrics: the engine's, read at each scrape, and the door's own histograms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,9 +22,16 @@ _COUNTERS = {
     "cached_tokens": ("cached_tokens", "Prompt tokens resumed from kept states"),
     "rounds": ("decode_rounds", "Rounds"),
     "steps": ("steps", "Steps"),
+    "lookups": ("prompt_store_lookups", "Prompts that came into a lane"),
     "hits": ("prompt_store_hits", "Prompts that resumed from a kept state"),
-    "misses": ("prompt_store_misses", "Prompts that found no kept state"),
-    "evicted": ("prompt_store_evicted", "Kept states dropped to make room"),
+    "kept": ("prompt_store_kept", "States kept"),
+    "evicted": ("prompt_store_evicted", "Kept states dropped to keep others"),
+    "reclaimed": ("prompt_store_reclaimed", "Kept states dropped to give streams their pages"),
+    "not_kept": (
+        "prompt_store_refused",
+        "States due that the store had no place for",
+    ),
+    "failed": ("prompt_store_failed", "Kept states that the ranks could not read back"),
     "refused": ("requests_refused", "Requests that could not be served"),
 }
 _GAUGES = {
@@ -33,9 +41,29 @@ _GAUGES = {
     "pages_free": ("pages_free", "Pages nobody holds"),
     "pages_held": ("pages_held", "Pages that kept states hold"),
     "kept_states": ("kept_states", "Kept states"),
-    "queue_age_seconds": ("queue_age_seconds", "How long the oldest waiting request has waited"),
+    "kept_states_max": ("kept_states_limit", "Kept states at most, 0 where bytes bound them"),
+    "store_bytes": ("prompt_store_bytes", "Bytes of states kept as copies, on the first rank"),
+    "store_bytes_max": ("prompt_store_bytes_limit", "Bytes of states kept as copies at most"),
+    "queue_age_seconds": ("queue_age_seconds", "How long the head of the queue has waited"),
 }
-assert set(_COUNTERS) | set(_GAUGES) == {field.name for field in fields(Meters)}
+# Field of Meters that has a value for each of some words: also the name of their label.
+_COUNTERS_BY = {
+    "misses": (
+        "prompt_store_misses", "reason", "Prompts that came into a lane and resumed nothing"
+    ),
+    "missed_tokens": (
+        "prompt_store_missed_tokens", "reason",
+        "Prompt tokens up to the last possible mark that no kept state held, of hits too",
+    ),
+}  # fmt: skip
+_GAUGES_BY = {
+    "pages_by_holder": (
+        "pages_by_holder", "holder",
+        "Pages: free, promised to streams, of streams alone, of kept states alone, shared by both",
+    ),
+}  # fmt: skip
+_SHOWN = _COUNTERS.keys() | _GAUGES.keys() | _COUNTERS_BY.keys() | _GAUGES_BY.keys()
+assert _SHOWN - {"lookups"} == {field.name for field in fields(Meters)}
 
 
 class _EngineMeters(Collector):
@@ -51,9 +79,25 @@ class _EngineMeters(Collector):
             yield CounterMetricFamily(f"kvtape_{name}", help_text, value=getattr(meters, field))
         for field, (name, help_text) in _GAUGES.items():
             yield GaugeMetricFamily(f"kvtape_{name}", help_text, value=getattr(meters, field))
+        for field, (name, label, help_text) in _COUNTERS_BY.items():
+            counter = CounterMetricFamily(f"kvtape_{name}", help_text, labels=[label])
+            yield _filled(counter, getattr(meters, field))
+        for field, (name, label, help_text) in _GAUGES_BY.items():
+            gauge = GaugeMetricFamily(f"kvtape_{name}", help_text, labels=[label])
+            yield _filled(gauge, getattr(meters, field))
         used = meters.pages_total - meters.pages_free
         ratio = used / meters.pages_total if meters.pages_total else 0.0
         yield GaugeMetricFamily("kvtape_kv_cache_usage_ratio", "Pages in use", value=ratio)
+
+
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
+
+
+def _filled(family: Family, values: Mapping[str, int]) -> Family:
+    """A family with a sample for each word."""
+    for word, value in values.items():
+        family.add_metric([word], value)
+    return family
 
 
 class Metrics:

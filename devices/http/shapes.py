@@ -10,7 +10,10 @@ from .reasoning import ReplyReader
 
 
 def receipt(arrive: Arrive, info: Info, end: Finished | None = None) -> dict[str, Any]:
-    """Who asked and, once the reply is complete, all that a check of it needs."""
+    """Who asked and, once the reply is complete, all that a check of it needs.
+
+    miss: why its prompt was resumed no further, None where it was resumed at its last mark.
+    """
     if end is None:
         return {"session": arrive.session, "request": arrive.request}
     return {
@@ -22,6 +25,7 @@ def receipt(arrive: Arrive, info: Info, end: Finished | None = None) -> dict[str
         "contract": info.contract,
         "token_sha": end.token_sha,
         "logits_digest": end.logits_digest,
+        "miss": end.miss or None,
     }
 
 

@@ -107,10 +107,13 @@ class Talk:
         if isinstance(end, Refused):
             return f"refused {name}: {end.reason} (needs {end.need}, has {end.have})"
         if isinstance(end, Finished):
+            rounds = f" rounds={end.rounds}" if end.rounds else ""
             drafts = f" drafted={end.drafted} kept={end.accepted}" if end.drafted else ""
+            miss = f" miss={end.miss}" if end.miss else ""
             return (
                 f"done {name} prompt={end.prompt_tokens} cached={end.cached_tokens} "
-                f"tokens={end.new_tokens} sha={end.token_sha[:12]} finish={end.reason}{drafts}"
+                f"tokens={end.new_tokens} sha={end.token_sha[:12]} finish={end.reason}"
+                f"{rounds}{drafts}{miss}"
             )
         reason = self.left or (f"error ({end.message})" if end else "error")
         return (
