@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 from .commands import AnyCommand, DeviceDone
 from .errors import BrokenRecord
 from .facts import RESERVED, AnyFact, StepClosed
-from .records import INT64_MAX, Large, Record
+from .records import INT64_MAX, Large, Record, known
 
 Resolver = Callable[[str], bytes]  # a content row's name to its bytes; KeyError where it is missing
 
@@ -26,19 +26,18 @@ _KIND = re.compile(rb'\{"kind":"([a-z_]+)"')
 _LONG_INT = re.compile(rb"[:,\[]-?[0-9]{19}")  # whatever may not fit int64; some strings as well
 _AS_ZERO = bytes(ord("0") if byte in b"0123456789" else byte for byte in range(256))
 _LONG_RUN = b"0" * 19  # in a body whose digits are all zero: a search for these is quick
-_REFERENCE = rb'"%s":\{"content":"([0-9a-f]{32})"\}'
 
 
 def encode(record: Record, content: dict[str, bytes] | None = None) -> bytes:
     """The bytes of a record; given `content`, large fields go there and leave their names."""
-    references = {}
-    if content is not None and (large := _LARGE[type(record)]):
+    kind, references = type(record), {}
+    if content is not None and (large := _LARGE[kind]):
         for field in large:
             data = _packed(record, field)
             references[field] = content_name(data)
             content[references[field]] = data
-        record = record.model_copy(update=dict.fromkeys(large, ()))
-    for path in _MAPS[type(record)]:
+        record = known(kind, **(record.__dict__ | dict.fromkeys(large, ())))
+    for path in _MAPS[kind]:
         record = _in_order(record, path)
     try:
         body = record.__pydantic_serializer__.to_json(record, warnings="error")
@@ -110,35 +109,44 @@ def _decode(
     model = side.get(kind)
     if model is None:
         raise BrokenRecord(f"unknown kind of {what}: {kind}")
+    bare, large = (body, {}) if resolve is None else _taken_out(model, body, resolve)
     try:
-        record = model.model_validate_json(_in_place(model, body, resolve))
+        record: Record = model.__pydantic_validator__.validate_json(bare)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         at = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise BrokenRecord(f"{kind}: {at}: {first['msg']}: {_short(body)}") from None
-    again = encode(record, None if resolve is None else {})
-    if again != body:
+    same = encode(record) == bare
+    if large:
+        record = known(model, **(record.__dict__ | {f: ids for f, (ids, _) in large.items()}))
+    if not (same and all(named for _, named in large.values())):
+        again = encode(record, None if resolve is None else {})
         raise BrokenRecord(f"{kind}: {_short(body)} is not its canonical form {_short(again)}")
     return record
 
 
-def _in_place(model: type[Record], body: bytes, resolve: Resolver | None) -> bytes:
-    """The body with every reference to a content row replaced by the list it stands for."""
-    if resolve is None:
-        return body
+def _taken_out(
+    model: type[Record], body: bytes, resolve: Resolver
+) -> tuple[bytes, dict[str, tuple[tuple[int, ...], bool]]]:
+    """The body with an empty list for every reference to a content row, and what stood there.
+
+    By field its ids, and whether the row is named by them.
+    """
+    found: dict[str, tuple[tuple[int, ...], bool]] = {}
     for field in _LARGE[model]:
-        found = re.search(_REFERENCE % field.encode(), body)
-        if found is None:
+        place = _REFERENCES[field].search(body)
+        if place is None:
             raise BrokenRecord(f"{field} does not name a content row: {_short(body)}")
+        name = place[1].decode()
         try:
-            ids = unpack_ids(resolve(found[1].decode()))
+            data = resolve(name)
+            found[field] = tuple(unpack_ids(data)), content_name(data) == name
         except KeyError:
-            raise BrokenRecord(f"content row {found[1].decode()} is missing") from None
+            raise BrokenRecord(f"content row {name} is missing") from None
         except ValueError as error:
-            raise BrokenRecord(f"content row {found[1].decode()}: {error}") from None
-        listed = b'"%s":[%s]' % (field.encode(), ",".join(map(str, ids)).encode())
-        body = body[: found.start()] + listed + body[found.end() :]
-    return body
+            raise BrokenRecord(f"content row {name}: {error}") from None
+        body = b'%s"%s":[]%s' % (body[: place.start()], field.encode(), body[place.end() :])
+    return body, found
 
 
 def _in_order(record: Record, path: tuple[str, ...]) -> Record:
@@ -201,7 +209,16 @@ class _MapFields(dict[type[Record], tuple[tuple[str, ...], ...]]):
         return ((),) if get_origin(annotation) is dict else ()
 
 
+class _References(dict[str, "re.Pattern[bytes]"]):
+    """By name of a field, what stands there in place of its ids."""
+
+    def __missing__(self, field: str) -> "re.Pattern[bytes]":
+        self[field] = re.compile(rb'"%s":\{"content":"([0-9a-f]{32})"\}' % field.encode())
+        return self[field]
+
+
 _LARGE = _LargeFields()
+_REFERENCES = _References()
 _MAPS = _MapFields()
 _FACTS = {model.model_fields["kind"].default: model for model in get_args(AnyFact)}
 _COMMANDS = {model.model_fields["kind"].default: model for model in get_args(AnyCommand)}

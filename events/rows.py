@@ -29,6 +29,8 @@ _NAMES = {
     model: ("stream" in model.model_fields, "request" in model.model_fields)
     for model in get_args(AnyFact)
 }
+_TELLING = frozenset({RequestArrived, StreamQueued, StreamBegun})  # who owns what from now on
+_ENDING = frozenset({RequestFinished, StreamReleased})
 
 
 @dataclass(slots=True)
@@ -54,16 +56,25 @@ class Owners:
 
     def of(self, fact: AnyFact) -> tuple[int | None, str | None]:
         """The stream and session columns of a fact, each None where it has no single one."""
-        names_stream, names_request = _NAMES[type(fact)]
+        kind = type(fact)
+        names_stream, names_request = _NAMES[kind]
         if not names_stream and not names_request:
             return None, None
+        if kind in _TELLING:
+            self._learn(fact)
         stream: StreamId | None = getattr(fact, "stream", None) if names_stream else None
         request: RequestId | None = getattr(fact, "request", None) if names_request else None
+        if request is None and stream is not None:
+            request = self._requests.get(stream)
+        session = self._sessions.get(request) if request is not None else None
+        if kind in _ENDING:
+            self._end(fact)
+        return (None, fact.session) if isinstance(fact, RequestRefused) else (stream, session)
+
+    def _learn(self, fact: AnyFact) -> None:
         match fact:
             case RequestArrived():
                 self._sessions[fact.request] = fact.session
-            case RequestRefused():
-                return None, fact.session
             case StreamQueued():
                 self._requests[fact.stream] = fact.request
                 self._open[fact.request] = self._open.get(fact.request, 0) + 1
@@ -71,9 +82,8 @@ class Owners:
                 self._seated.add(fact.stream)
             case _:
                 pass
-        if request is None and stream is not None:
-            request = self._requests.get(stream)
-        session = self._sessions.get(request) if request is not None else None
+
+    def _end(self, fact: AnyFact) -> None:
         match fact:
             case StreamReleased():
                 self._seated.discard(fact.stream)
@@ -82,7 +92,6 @@ class Owners:
                 self._forget(fact.stream)
             case _:
                 pass
-        return stream, session
 
     def _forget(self, stream: StreamId) -> None:
         request = self._requests.pop(stream, None)

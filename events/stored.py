@@ -81,19 +81,30 @@ def stored_rows(
         if last < SEQ_MAX:
             within &= table.c.seq <= last
         sides.append(sa.select(*columns).where(within))
-    for row in connection.execute(sa.union_all(*sides).order_by("seq")):
-        yield StoredRow(*row)
+    asked = (
+        sa.union_all(*sides)
+        .order_by("seq")
+        .compile(connection.engine, compile_kwargs={"literal_binds": True})
+    )
+    # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
+    yield from map(StoredRow._make, driver(connection).execute(str(asked)))
 
 
-_BYTES = {  # made once: making one costs more than the row
-    table.name: sa.select(table.c.bytes).where(table.c.digest == sa.bindparam("name"))
-    for table in (CONTENT, BLOBS)
+def driver(connection: sa.Connection) -> Any:
+    """The connection below SQLAlchemy's."""
+    found = connection.connection.driver_connection
+    assert found is not None
+    return found
+
+
+_BYTES = {
+    table.name: f"SELECT bytes FROM {table.name} WHERE digest = ?" for table in (CONTENT, BLOBS)
 }
 
 
 def content_of(connection: sa.Connection, name: str, table: sa.Table = CONTENT) -> bytes:
     """The bytes of a content (or blob) row; KeyError where there is none."""
-    found = connection.execute(_BYTES[table.name], {"name": name}).scalar()
-    if not isinstance(found, bytes):
+    found = driver(connection).execute(_BYTES[table.name], (name,)).fetchone()
+    if found is None or not isinstance(found[0], bytes):
         raise KeyError(name)
-    return found
+    return found[0]

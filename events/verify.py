@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import sqlalchemy as sa
 
@@ -35,6 +35,11 @@ from .seal import Seal, read_seal
 from .stored import StoredRow, content_of, stored_rows
 
 Look = Callable[[StoredRow, AnyCommand | AnyFact], None]
+Wrong = tuple[str, str]  # a finding's kind, and what it says
+
+_NAMES_BLOBS = frozenset(
+    model for model in (*get_args(AnyCommand), *get_args(AnyFact)) if "blobs" in model.model_fields
+)
 
 
 class Finding(NamedTuple):
@@ -131,6 +136,7 @@ class _Audit:
         self._connection = connection
         self._content: set[str] = set()
         self._blobs: set[str] = set()
+        self._last = "", b""  # the content that was asked for last, and its name
 
     def runs(self) -> Iterator[Finding]:
         """What is wrong with runs and their rows."""
@@ -162,24 +168,28 @@ class _Audit:
     def _rows(self, listed: Any) -> Iterator[Finding]:
         walk = _Walk(listed.run)
         for row in stored_rows(self._connection, listed.run):
-            where = f"run {listed.run}, row {row.seq!r:.40}"
-            yield from (Finding(kind, where, says) for kind, says in walk.place(row))
+            wrong = walk.place(row)
             try:
                 record = row.decode(self._resolve)
             except BrokenRecord as error:
                 kind = "content" if "content row" in str(error) else "body"
-                yield Finding(kind, where, str(error))
-                continue
-            self._blobs.update(getattr(record, "blobs", ()))
-            yield from (Finding(kind, where, says) for kind, says in walk.own(row, record))
-            self._look(row, record)
+                wrong.append((kind, str(error)))
+            else:
+                if type(record) in _NAMES_BLOBS:
+                    self._blobs.update(record.blobs)  # type: ignore[union-attr]
+                wrong += walk.own(row, record)
+                self._look(row, record)
+            for kind, says in wrong:
+                yield Finding(kind, f"run {listed.run}, row {row.seq!r:.40}", says)
         where = f"run {listed.run}"
         yield from (Finding("run", where, says) for says in walk.end(listed.rows, listed.chain))
         self.closed = walk.last == "run_closed"
 
     def _resolve(self, name: str) -> bytes:
-        self._content.add(name)
-        return content_of(self._connection, name)
+        if name != self._last[0]:  # a wish and its fact name the same
+            self._content.add(name)
+            self._last = name, content_of(self._connection, name)
+        return self._last[1]
 
     def _times(self, run: int) -> Iterator[Finding]:
         """Clocks prove nothing, but each must belong to a row of the run."""
@@ -224,33 +234,37 @@ class _Walk:
         self._step = 0
         self._owners = Owners()
 
-    def place(self, row: StoredRow) -> Iterator[tuple[str, str]]:
+    def place(self, row: StoredRow) -> list[Wrong]:
         """What is wrong with a row's number, step and link."""
         seq, step = row.seq, row.step
         if not isinstance(seq, int) or not isinstance(step, int):
-            yield "column", f"seq {seq!r:.40} and step {step!r:.40} are no integers"
-            return
+            return [("column", f"seq {seq!r:.40} and step {step!r:.40} are no integers")]
+        wrong: list[Wrong] = []
         if seq != self._next:
-            yield "order", f"row {self._next} should stand here"
+            wrong.append(("order", f"row {self._next} should stand here"))
         self._next = seq + 1
         if step < self._step:
-            yield "order", f"step {step} after step {self._step}"
+            wrong.append(("order", f"step {step} after step {self._step}"))
         self._step = step
         if row.link(self._chain, self._run) != row.chain:
-            yield "chain", "it is not what was chained to the row before it"
+            wrong.append(("chain", "it is not what was chained to the row before it"))
         self._chain = row.chain if isinstance(row.chain, bytes) else bytes(32)
+        return wrong
 
-    def own(self, row: StoredRow, record: AnyCommand | AnyFact) -> Iterator[tuple[str, str]]:
+    def own(self, row: StoredRow, record: AnyCommand | AnyFact) -> list[Wrong]:
         """What is wrong with a row's columns and place, its record being readable."""
+        wrong: list[Wrong] = []
         if self.last == "run_closed":
-            yield "order", f"a {record.kind} after the run was closed"
-        if isinstance(record, RunOpened) != (row.seq == 0):
-            yield "order", f"a {record.kind} as row {row.seq}"
+            wrong.append(("order", f"a {record.kind} after the run was closed"))
+        if (type(record) is RunOpened) != (row.seq == 0):
+            wrong.append(("order", f"a {record.kind} as row {row.seq}"))
         self.last = record.kind
         if row.side == FACT:
             found, owner = (row.stream, row.session), self._owners.of(cast(AnyFact, record))
             if found != owner:
-                yield "column", f"its stream and session are {found!r:.80}, they were {owner!r}"
+                says = f"its stream and session are {found!r:.80}, they were {owner!r}"
+                wrong.append(("column", says))
+        return wrong
 
     def end(self, rows: Any, chain: Any) -> Iterator[str]:
         """What is wrong with a run as a whole."""

@@ -90,14 +90,15 @@ def test_an_edited_cell_is_found(
 ) -> None:
     path = Path(shutil.copy(whole, tmp_path_factory.mktemp("edit") / "run.tape"))
     connection = sqlite3.connect(path)
-    cells = connection.execute(f"SELECT {column} FROM {table}").fetchall()
+    order = "run, seq" if table == "times" else "rowid"  # else SQLite chooses, by the columns
+    cells = connection.execute(f"SELECT {column} FROM {table} ORDER BY {order}").fetchall()
     connection.close()
     at = data.draw(st.integers(0, len(cells) - 1))
     new = data.draw(other_than(cells[at][0]))
     if table == "times":
         rowid = f"(run, seq) = (SELECT run, seq FROM times LIMIT 1 OFFSET {at})"
     else:
-        rowid = f"rowid = (SELECT rowid FROM {table} LIMIT 1 OFFSET {at})"
+        rowid = f"rowid = (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {at})"
     try:
         found = resealed(path, f"UPDATE {table} SET {column} = ? WHERE {rowid}", values=(new,))
     except sqlite3.IntegrityError:
