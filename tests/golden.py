@@ -127,12 +127,28 @@ def copies_beside_the_pages() -> Rig:
     return rig
 
 
+def each_stream_its_window() -> Rig:
+    """Three lanes and two windows: the third waits, though its rows would fit; a copy comes back."""
+    opened = opened_with(
+        fake_rules(drafts=1), flags={"store": FLAT, "windows": 1}, plan=flat_plan(64), lanes=3,
+        pages=34,
+    )  # fmt: skip
+    rig = Rig(opened)
+    rig.step(*(arrive(name, SHARED[at:20], 4) for at, name in enumerate(("one", "two", "three"))))
+    rig.settle()
+    rig.step(arrive("chat", SHARED[:20], 4, session="chat", history_tokens=18))
+    rig.settle()
+    rig.step(arrive("again", SHARED[:30], 4, session="chat", history_tokens=18))
+    rig.settle()
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
-        a_glm_resumes_and_drafts, copies_beside_the_pages,
+        a_glm_resumes_and_drafts, copies_beside_the_pages, each_stream_its_window,
     )
 }  # fmt: skip
 
