@@ -72,6 +72,9 @@ def serve(
     store: of_plan.Store = "",
     share: of_plan.Share = "",
     prompt_cache_gib: of_plan.PromptCacheGib = "",
+    prefix_wait: Annotated[
+        str, typer.Option(help="on or off: a prompt waits for what an equal one is about to keep")
+    ] = "",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
@@ -93,7 +96,9 @@ def serve(
         one_of("--trace-sync", trace_sync, ("normal", "full"))
         one_of("--digests", digests, ("off", "book", "rows", "full"))
         one_of("--marks", marks, ("page", "grid"))
-        asked = KeepingAsked(store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order)
+        asked = KeepingAsked(
+            store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order, prefix_wait
+        )
         keeping = keeping_of(asked, os.environ)
         options = ServeOptions(
             model=model,
@@ -202,6 +207,24 @@ def audit(
     from .replay.run_diff import run_audit
 
     raise typer.Exit(run_audit(tape, run=run, as_json=as_json))
+
+
+@app.command("why-miss")
+def why_miss(
+    tape: TapeFile,
+    run: Annotated[int, typer.Option(min=0, help="which run of the tape; 0: the last")] = 0,
+    session: Annotated[str, typer.Option(help="this session alone")] = "",
+    request: Annotated[str, typer.Option(help="this request alone")] = "",
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="show the token ids where two prompts part")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say of every prompt what was resumed of it, and why no more: edited, evicted by whom, ..."""
+    from .replay.why_miss_command import WhyMissOptions, run_why_miss
+
+    asked = WhyMissOptions(run, session, request, tokens, as_json)
+    raise typer.Exit(run_why_miss(tape, asked))
 
 
 app.command("plan")(of_plan.plan)

@@ -49,6 +49,12 @@ class RunOptions:
     kv_pages: KvPages = "auto"
     room: int | None = None
     plan_order: Order = "proposed"
+    prefix_wait: bool = True
+
+
+# How prompts are kept since runs say so: where others part from them, what is read back stays,
+# and what a reply ends too early to keep is kept at its end.
+NEWER = {"marks": 1, "keep_resuming": 1, "keep_at_end": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ def run_opened(
             "store": STORES[division.store],
             "keep_unsummed": 1,
             "windows": int(division.windows),
+            "prefix_wait": int(options.prefix_wait),
+            **NEWER,
         },
         poison=options.poison,
         digests=options.digests,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..core.plan_pages import KvPages, SwitchRefused, refuse_share
 from ..core.plan_wanted import Order
-from .opening import BadOption
+from .opening import BadOption, MalformedOption
 from .plan_options import (
     CACHES,
     ORDERS,
@@ -18,12 +18,14 @@ from .plan_options import (
 )
 from .plan_start import refuse_lending
 
+PREFIX_WAIT_VARIABLE = "TENSORFOLD_PREFIX_WAIT_MS"
+
 
 class Keeping(NamedTuple):
     """store: radix or flat, "" as pages or windows have it.  share: kept states by reference, or 0.
 
     cache_bytes: for what prompts keep beside the pages, on the first rank.  room: of a rank, after
-    weights and reserve; both None where nobody says.
+    weights and reserve; both None where nobody says.  prefix_wait: equal prompts wait for one.
     """
 
     store: str = ""
@@ -32,6 +34,7 @@ class Keeping(NamedTuple):
     kv_pages: KvPages = "auto"
     room: int | None = None
     plan_order: Order = "proposed"
+    prefix_wait: bool = True
 
 
 class KeepingAsked(NamedTuple):
@@ -44,6 +47,7 @@ class KeepingAsked(NamedTuple):
     kv_cache: str = "16"
     room: str = ""
     plan_order: str = "proposed"
+    prefix_wait: str = ""
 
 
 def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
@@ -69,4 +73,21 @@ def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
         kv_pages=pages,
         room=bytes_of("--room", asked.room) if asked.room.strip() else None,
         plan_order=one_of("--plan-order", asked.plan_order, ORDERS),
+        prefix_wait=prefix_wait_of(asked.prefix_wait, environment),
     )
+
+
+def prefix_wait_of(flag: str, environment: Mapping[str, str]) -> bool:
+    """Whether a prompt waits for an equal one: the flag, else the variable, else yes.
+
+    TENSORFOLD_PREFIX_WAIT_MS is taken for what it says of 0: no. Any other count of milliseconds
+    means yes, and no clock is asked: the wait ends when the prefix is kept, or will not be.
+    """
+    if value := flag.strip():
+        return one_of("--prefix-wait", value, ("on", "off")) == "on"
+    value = environment.get(PREFIX_WAIT_VARIABLE, "").strip()
+    if value and not (value.isascii() and value.isdigit()):
+        raise MalformedOption(
+            f"{PREFIX_WAIT_VARIABLE} {value!r}: a whole number from 0; 0 is off, blank is unset"
+        )
+    return not value or int(value) > 0

@@ -145,6 +145,7 @@ def test_a_glm_has_pages_of_512_rows_and_marks_there_or_on_the_grid() -> None:
     by_page, grid = Glm(config).rules(), Glm(config, Choices(mark_rows=GRID_ROWS)).rules()
     assert (by_page.page_rows, by_page.mark_rows, by_page.lookahead) == (512, 512, 1)
     assert (grid.page_rows, grid.mark_rows, grid.lookahead) == (512, 2_048, 1)
+    assert [(rules.min_prompt, rules.min_gap) for rules in (by_page, grid)] == [(0, 0), (4096, 256)]
     with pytest.raises(UnsupportedShape, match="marks at 2000 rows cut pages of 512"):
         Glm(config, Choices(mark_rows=2_000))
 

@@ -29,6 +29,7 @@ from .server import serving
 TINY_LLAMA = str(Path(__file__).with_name("data") / "llama_tiny")
 GIB = 2**30
 ON = {"TF_KV_PAGES": "on"}
+WAIT = "TENSORFOLD_PREFIX_WAIT_MS"
 
 
 def loaded(name: str, **options: Any) -> Loaded:
@@ -71,6 +72,12 @@ def no_weights(*arguments: object, **named: object) -> None:
             Keeping("", 0, None, "off", 3 * GIB // 2),
         ),
         (KeepingAsked(plan_order="today"), {}, Keeping(plan_order="today")),
+        (KeepingAsked(prefix_wait="off"), {WAIT: "60000"}, Keeping(prefix_wait=False)),
+        (KeepingAsked(prefix_wait="on"), {WAIT: "0"}, Keeping()),
+        (KeepingAsked(), {WAIT: "0"}, Keeping(prefix_wait=False)),
+        (KeepingAsked(), {WAIT: "000"}, Keeping(prefix_wait=False)),
+        (KeepingAsked(), {WAIT: "60000"}, Keeping()),
+        (KeepingAsked(), {WAIT: "  "}, Keeping()),
     ],
 )
 def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
@@ -97,6 +104,9 @@ def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
         (("--kv-cache", "fp8"), {}, 3, ("--kv-cache fp8", "16 bits", "kvtape plan")),
         (("--kv-cache", "fp4"), {}, 2, ("--kv-cache 'fp4'", "16, fp8")),
         (("--room", "lots"), {}, 2, ("--room 'lots'",)),
+        (("--prefix-wait", "yes"), {}, 2, ("--prefix-wait 'yes'", "on, off")),
+        ((), {WAIT: "60s"}, 2, (f"{WAIT} '60s'", "whole number")),
+        ((), {WAIT: "-1"}, 2, (f"{WAIT} '-1'",)),
         (("--plan-order", "best"), {}, 2, ("--plan-order 'best'", "proposed, today")),
     ],
 )
@@ -139,6 +149,13 @@ def test_a_run_records_its_store_and_what_bounds_it() -> None:
     assert store_flag(flat) == FLAT
     assert flat.plan["cache_bytes"] == 3 * GIB
     assert state_bytes(flat, 64) == 64 * flat.plan["row_bytes"] + flat.plan["snapshot_bytes"]
+
+
+def test_a_run_records_how_it_keeps_prompts_and_whether_they_wait() -> None:
+    for waits in (True, False):
+        flags = loaded("fake", prefix_wait=waits).opened.flags
+        assert flags["prefix_wait"] == waits
+        assert (flags["marks"], flags["keep_resuming"], flags["keep_at_end"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("drafts", [0, 2])

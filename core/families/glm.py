@@ -12,6 +12,7 @@ from .glm_tensors import read_tensors
 
 PAGE_ROWS = 512
 GRID_ROWS = 2048  # marks on the grid of engines whose chunks decide bits
+GRID_LEAST, GRID_GAP = 4096, 256  # tokens of a prompt that is kept there, and between its marks
 MOST_DRAFTS = 4
 SUM_BYTES = 16  # a page's running digest, for each part
 
@@ -76,8 +77,12 @@ class Glm:
         return len(self.sparse) + (1 if self.choices.drafts else 0)
 
     def rules(self) -> FamilyRules:
-        """Pages of 512 rows, copies at marks, the drafter one token ahead."""
+        """Pages of 512 rows, copies at marks, the drafter one token ahead.
+
+        On the grid short prompts are not kept: one of a cell or two comes back for little.
+        """
         c = self.choices
+        least, gap = (GRID_LEAST, GRID_GAP) if c.mark_rows == GRID_ROWS else (0, 0)
         drafts = ("drafts",) if c.drafts else ()
         return FamilyRules(
             page_rows=c.page_rows,
@@ -86,8 +91,8 @@ class Glm:
             drafts=c.drafts,
             snapshots=True,
             finish_marks=False,
-            min_prompt=0,
-            min_gap=0,
+            min_prompt=least,
+            min_gap=gap,
             vocab=self.vocab,
             parts=("rows", "keys", "states", "rings", *drafts, "logits", "tokens"),
             split=("states", "rings"),
