@@ -128,7 +128,7 @@ def copies_beside_the_pages() -> Rig:
 
 
 def each_stream_its_window() -> Rig:
-    """Three lanes and two windows: the third waits, though its rows would fit; a copy comes back."""
+    """Three lanes, two windows: the third waits, though its rows would fit; a copy comes back."""
     opened = opened_with(
         fake_rules(drafts=1), flags={"store": FLAT, "windows": 1}, plan=flat_plan(64), lanes=3,
         pages=34,
