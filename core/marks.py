@@ -1,6 +1,7 @@
 """Where states of a prompt are kept: at its history's end, and where other prompts part from it."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..events.facts import RequestArrived
 from ..events.ids import NO_STATE, StateId
@@ -88,8 +89,8 @@ def _stable(state: State, request: RequestArrived, resumed: StateId) -> int:
     return rows if request.history_tokens <= 2 * rows < 2 * request.history_tokens else 0
 
 
-def alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two prompts begin with alike."""
+def alike(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many tokens, or letters, two prompts begin with alike."""
     most = min(len(one), len(other))
     for first in range(0, most, BLOCK):
         mine, theirs = one[first : first + BLOCK], other[first : first + BLOCK]

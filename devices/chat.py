@@ -12,6 +12,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ..core.marks import alike
 from .messages import ChatError, checked
 from .text import Codec
 from .weights.checkpoint import BadModel
@@ -20,6 +21,7 @@ from .weights.tokenizer_file import read_template
 # Characters that text never holds: the first one that a request does not use guards its text.
 GUARDS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xF0000, 0xF0100))]
 PROBE = "kvtape"  # a reply that no template changes
+SYSTEM = ("system", "developer")
 
 
 # What a template is given in any case, so that callers may not.
@@ -28,11 +30,15 @@ OWN = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos
 
 class Prompt(NamedTuple):
     """ids: the whole prompt.  history_tokens: those before the header of the coming reply.
-    thinking: the header opened a `<think>`, so the reply begins within it."""
+    thinking: the header opened a `<think>`, so the reply begins within it.  system_tokens: ids
+    that every chat with these tools and system messages begins with.  rewind_tokens: those that
+    stay when the user's latest message is written anew."""
 
     ids: list[int]
     history_tokens: int
     thinking: bool = False
+    system_tokens: int = 0
+    rewind_tokens: int = 0
 
 
 class Chat:
@@ -89,21 +95,39 @@ class Chat:
                 given = {name: guarded(value, self.codec, guard) for name, value in given.items()}
         except RecursionError:
             raise ChatError("messages or tools are nested too deeply") from None
-        whole, history = (self._ids(given, guard, reply=reply) for reply in (True, False))
+        text = self._text(given, reply=True)
+        whole, counts = self.codec.encode_cut(text, self._cuts(given, text), guard)
+        history = self.codec.encode(self._text(given, reply=False), special=True, guard=guard)
         # A template may end the history otherwise when it asks for a reply: what both begin with.
         shared = next(
             (at for at, (a, b) in enumerate(zip(whole, history, strict=False)) if a != b),
             min(len(whole), len(history)),
         )
-        return Prompt(whole, shared, self._opened(whole[shared:]))
+        return Prompt(whole, shared, self._opened(whole[shared:]), *counts)
+
+    def _cuts(self, given: Mapping[str, Any], text: str) -> list[int]:
+        """Where a prompt's text parts from that of other users' words, first and latest ones."""
+        roles = [message["role"] for message in given["messages"]]
+        first = next((at for at, role in enumerate(roles) if role not in SYSTEM), len(roles))
+        latest = max((at for at, role in enumerate(roles) if role == "user"), default=0)
+        cuts = {at: self._parts_at(given, text, at) for at in {first, latest}}
+        return [cuts[first], cuts[latest] if "user" in roles else 0]
+
+    def _parts_at(self, given: Mapping[str, Any], text: str, at: int) -> int:
+        """How much of a prompt's text stays if the user says something else at message `at`."""
+        kept = given["messages"][:at]
+        theirs = given["messages"][at]["content"].lstrip() if at < len(given["messages"]) else ""
+        other = "b" if theirs.startswith("a") else "a"  # it differs in its first letter
+        said = [*kept, {"role": "user", "content": other}]
+        try:
+            return alike(text, self._text({**given, "messages": said}, reply=False))
+        except ChatError:
+            return 0  # the template does not take such messages
 
     def _opened(self, header: list[int]) -> bool:
         """Whether the last of a header's think tags opens."""
         tags = {self.codec.tags.get("<think>"): True, self.codec.tags.get("</think>"): False}
         return next((tags[token] for token in reversed(header) if token in tags), False)
-
-    def _ids(self, given: Mapping[str, Any], guard: str, *, reply: bool) -> list[int]:
-        return self.codec.encode(self._text(given, reply=reply), special=True, guard=guard)
 
     def _text(self, given: Mapping[str, Any], *, reply: bool) -> str:
         try:

@@ -3,7 +3,8 @@
 import codecs
 import json
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,32 @@ class Codec:
         tags are parsed. guard: a character to drop once that is done; what it cuts in two stays
         ordinary text. Raises BadText for half a surrogate pair.
         """
+        if special:
+            return self.encode_cut(text, (), guard)[0]
         check(text)
-        if not special:
-            return self._plain(self._first, text.replace(guard, "") if guard else text)
+        return self._plain(self._first, text.replace(guard, "") if guard else text)
+
+    def encode_cut(
+        self, text: str, cuts: Sequence[int], guard: str = ""
+    ) -> tuple[list[int], list[int]]:
+        """Token ids with special tokens and tags, and how many of them stand before each cut.
+
+        cuts: places in the text. Counted are the ids up to the last special token or tag that ends
+        there or before: whatever text follows the cut, these ids stay.
+        """
+        check(text)
         ids, tokenizer, at = list[int](), self._first, 0
+        seams, counts = [0], [0]  # where a special token or tag ends, and the ids up to there
         for found in self._split.finditer(text):
             if guard and text.startswith(guard, found.end()):
                 continue  # a special token of one character, which a guard can only follow
             self._segment(ids, tokenizer, text[at : found.start()], guard)
             ids.append(self.structure[found.group(found.lastindex or 0)])
             tokenizer, at = self._later, found.end()
+            seams.append(at)
+            counts.append(len(ids))
         self._segment(ids, tokenizer, text[at:], guard)
-        return ids
+        return ids, [counts[bisect_right(seams, cut) - 1] for cut in cuts]
 
     def prompt(self, text: str) -> list[int]:
         """Token ids of a whole prompt that is no chat: the opening, then ordinary text."""

@@ -23,6 +23,7 @@ from kvtape.devices.http.engine import (
     Info,
     Meters,
     QueueFull,
+    Rendered,
     TextSide,
     Tokens,
 )
@@ -197,11 +198,12 @@ class ByteText:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
-    ) -> tuple[list[int], int, bool]:
+    ) -> Rendered:
         if messages[0]["role"] == "assistant":
             raise BadPrompt("a chat begins with its user")
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-        return self.encode("".join(lines)), len("".join(lines[:-1]).encode()), False
+        before = len("".join(lines[:-1]).encode())
+        return Rendered(self.encode("".join(lines)), before, rewind=before)
 
     def detokeniser(self, shown: Collection[str] = ()) -> ByteDetokeniser:
         return ByteDetokeniser()

@@ -183,6 +183,7 @@ def test_settings_reach_the_run_as_bits(client: openai.OpenAI, engine: ScriptedE
     assert (arrive.stop, arrive.max_new, arrive.salt) == (("zz", "yy"), 9, "s")
     assert (arrive.ignore_eos, arrive.draft, arrive.session) == (True, False, "me")
     assert 0 < arrive.history_tokens < len(arrive.prompt)
+    assert (arrive.rewind_tokens, arrive.system_tokens) == (arrive.history_tokens, 0)
 
 
 def test_chance_is_drawn_once_and_only_where_it_counts(

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvtape.devices.http.asks import CompletionAsk, parse
-from kvtape.devices.http.engine import Failed, Info, Tokens
+from kvtape.devices.http.engine import Failed, Info, Rendered, Tokens
 from kvtape.devices.http.errors import ApiError
 from kvtape.devices.http.talk import Talk
 from kvtape.devices.http.wish import arrive, bits, reply_limit, sampling
@@ -98,8 +98,8 @@ def talk_of(*, ended: bool, ignore_eos: bool = False) -> tuple[Talk, list[Any]]:
     info: Info = INFO
     ask = CompletionAsk(prompt="a", stop="bc", ignore_eos=ignore_eos)
     wish = arrive(
-        ask, info, request=RequestId("r"), session=SessionId("s"), prompt=[1], history=0,
-        max_new=9, drawn=Sampling(),
+        ask, info, request=RequestId("r"), session=SessionId("s"), prompt=Rendered([1]), max_new=9,
+        drawn=Sampling(),
     )  # fmt: skip
     engine: Any = Noted(ended=ended)
     talk = Talk(engine, wish, ByteDetokeniser())

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from fastapi import Request
 from ...events.ids import RequestId, SessionId
 from .answer import SERVER_STOPPING, Answer
 from .asks import Ask, ChatAsk, CompletionAsk
-from .engine import BadPrompt, Engine, TextSide
+from .engine import BadPrompt, Engine, Rendered, TextSide
 from .errors import ApiError, bad, closing
 from .metrics import Metrics
 from .reasoning import ReplyReader
@@ -72,19 +72,18 @@ class Door:
         header = _session(request)
         chat = isinstance(ask, ChatAsk)
         param = "messages" if chat else "prompt"
-        prompt, history, thinking = await self._prompt(ask, param)
-        check_prompt(prompt, info.vocab, param)
+        prompt = await self._prompt(ask, param)
+        check_prompt(prompt.ids, info.vocab, param)
         default = self.settings.chat_tokens_default if chat else COMPLETION_TOKENS_DEFAULT
-        max_new = reply_limit(ask.reply_tokens, default, len(prompt), info.context, param)
+        max_new = reply_limit(ask.reply_tokens, default, len(prompt.ids), info.context, param)
         drawn = sampling(ask, info.vocab, self.settings.draw_seed)
         name = RequestId(f"req-{self._next_request:08d}")
         self._next_request += 1
         session = SessionId(header or ask.user or name)
         wish = arrive(
-            ask, info, request=name, session=session, prompt=prompt, history=history,
-            max_new=max_new, drawn=drawn,
-        )  # fmt: skip
-        reader = self._reader(ask, thinking) if isinstance(ask, ChatAsk) else None
+            ask, info, request=name, session=session, prompt=prompt, max_new=max_new, drawn=drawn
+        )
+        reader = self._reader(ask, prompt.thinking) if isinstance(ask, ChatAsk) else None
         shown = reader.reads if reader else frozenset[str]()
         talk = Talk(self.engine, wish, self._text.detokeniser(shown) if self._text else None)
         self.open.add(talk)
@@ -108,17 +107,16 @@ class Door:
         )  # fmt: skip
         return reader if reader.reads else None
 
-    async def _prompt(self, ask: Ask, param: str) -> tuple[Sequence[int], int, bool]:
-        """Prompt ids, how many are history, and whether the reply begins within `<think>`; long
-        texts are worked on beside the loop."""
+    async def _prompt(self, ask: Ask, param: str) -> Rendered:
+        """The prompt's ids; long texts are worked on beside the loop."""
         asked = ask.one_prompt() if isinstance(ask, CompletionAsk) else None
         if isinstance(asked, list):
-            return asked, 0, False
+            return Rendered(asked)
         if self._text is None:
             raise _no_tokenizer(param)
         try:
             if asked is not None:
-                return await asyncio.to_thread(self._text.encode, asked), 0, False
+                return Rendered(await asyncio.to_thread(self._text.encode, asked))
             assert isinstance(ask, ChatAsk), ask
             messages = [message.plain() for message in ask.messages]
             tools = ask.offered or None

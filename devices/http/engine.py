@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from ...events.commands import Arrive
 from ...events.ids import RequestId, StreamId, Token
@@ -213,6 +213,18 @@ class Detokeniser(Protocol):
         ...
 
 
+class Rendered(NamedTuple):
+    """ids: a prompt's.  history: how many of them stand before the coming reply.  thinking: the
+    reply begins within `<think>`.  system, rewind: how many stand before the first message that is
+    no system message, and before the user's latest one; 0 where that is not known."""
+
+    ids: Sequence[int]
+    history: int = 0
+    thinking: bool = False
+    system: int = 0
+    rewind: int = 0
+
+
 class TextSide(Protocol):
     """Tokenizer and chat template of the model; called from several threads at once."""
 
@@ -225,8 +237,8 @@ class TextSide(Protocol):
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
-    ) -> tuple[Sequence[int], int, bool]:
-        """Prompt ids, how many of them are history, and whether the reply begins within `<think>`.
+    ) -> Rendered:
+        """The prompt that asks for the next message of a chat.
 
         options: what else the chat template may ask for by name. Raises BadPrompt.
         """

@@ -6,7 +6,7 @@ from typing import Any
 from ..chat import Chat
 from ..messages import ChatError
 from ..text import BadText, Codec
-from .engine import BadPrompt, Detokeniser
+from .engine import BadPrompt, Detokeniser, Rendered
 
 
 class ModelText:
@@ -29,15 +29,15 @@ class ModelText:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
-    ) -> tuple[Sequence[int], int, bool]:
-        """Prompt ids, how many of them are history, and whether the reply begins within `<think>`.
+    ) -> Rendered:
+        """The prompt that asks for the next message of a chat.
 
         options: what else the chat template may ask for by name. Raises BadPrompt.
         """
         if self._chat is None:
             raise BadPrompt("this model has no chat template: use /v1/completions")
         try:
-            return self._chat.render(messages, tools, options)
+            return Rendered(*self._chat.render(messages, tools, options))
         except (ChatError, BadText) as error:
             raise BadPrompt(str(error)) from error
 

@@ -8,7 +8,7 @@ from ...events.commands import Arrive
 from ...events.ids import RequestId, SessionId, Token
 from ...events.records import Sampling
 from .asks import Ask
-from .engine import Info
+from .engine import Info, Rendered
 from .errors import bad, too_long
 
 GREEDY_BELOW = 1e-5  # 1/T of smaller ones would overflow float32
@@ -71,8 +71,7 @@ def arrive(
     *,
     request: RequestId,
     session: SessionId,
-    prompt: Sequence[int],
-    history: int,
+    prompt: Rendered,
     max_new: int,
     drawn: Sampling,
 ) -> Arrive:
@@ -80,8 +79,8 @@ def arrive(
     return Arrive(
         request=request,
         session=session,
-        prompt=cast(tuple[Token, ...], tuple(prompt)),
-        history_tokens=history,
+        prompt=cast(tuple[Token, ...], tuple(prompt.ids)),
+        history_tokens=prompt.history,
         max_new=max_new,
         sampling=drawn,
         stop=ask.stops,
@@ -89,4 +88,6 @@ def arrive(
         ignore_eos=bool(ask.ignore_eos),
         draft=ask.draft is not False,
         salt=ask.cache_salt or "",
+        system_tokens=prompt.system,
+        rewind_tokens=prompt.rewind,
     )
