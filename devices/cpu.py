@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.device import Ack, Break, HeldRows, Pair, Report
-from ..core.digests import add_pairs
+from ..core.device import Ack, Break, Report
 from ..core.families.llama import Llama
 from ..core.kernels.attend import cut_tiles, tile_rows
 from ..core.kernels.counting import CLEAN
@@ -17,16 +16,16 @@ from ..core.kernels.step_words import STEP_WORDS
 from ..core.kernels.team import new_team, wake_up
 from ..core.link import RankLost
 from ..core.state import State
-from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import NO_STATE, Rank, StreamId
+from ..events.ids import Rank, StreamId
 from .arena import RESERVED_PAGES
 from .batch import Batch, batch_of
 from .draws import DrawTables
 from .exchange import Exchange
 from .inspect import Inspector
-from .last_step import logits_of, sum_logits, sum_tokens
-from .ledger import Ledger, Sums
+from .last_step import logits_of
+from .ledger import Ledger, Left, Sums
+from .paged import PagedRank
 from .program import Program
 from .settings import DeviceSettings
 from .tally import note_all_sums, note_flags, note_tokens
@@ -52,7 +51,7 @@ class CpuRunning:
         return self.device.finish(self)
 
 
-class CpuDevice:
+class CpuDevice(PagedRank):
     """One rank of a group; the ranks of a group share a checkpoint and an exchange."""
 
     def __init__(
@@ -100,7 +99,7 @@ class CpuDevice:
         acks: list[Ack] = []
         breaks: list[Break] = []
         for fact in facts:
-            self._do(state, fact, acks, breaks)
+            self.do(state, fact, acks, breaks)
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)
         running = CpuRunning(
@@ -129,81 +128,10 @@ class CpuDevice:
             note_all_sums(state, self.ledger, self.inspector, report)
         return report
 
-    def probe(
-        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
-    ) -> Pair:
-        """The digest of some rows of one digest layer, summed anew from memory."""
-        if part in self.rules.split:
-            return self.inspector.sum(self._table(state, stream), first, first + rows, layer)
-        if part == "tokens":
-            return sum_tokens(state, stream, first, rows)
-        found = [(at, self._logits(stream, at)) for at in range(first, first + rows)]
-        return add_pairs(*(sum_logits(row, at) for at, row in found if row is not None))
-
-    def read(
-        self, state: State, stream: StreamId, part: str, layer: int, position: int
-    ) -> dict[int, bytes]:
-        """The bytes of one row of one digest layer, by head; logits of the last step alone."""
-        if part in self.rules.split:
-            return self.inspector.read(self._table(state, stream), layer, position)
-        if part == "tokens":
-            return {0: np.int64(state.streams[stream].tokens[position]).tobytes()}
-        row = self._logits(stream, position)
-        return {} if row is None else {0: row.tobytes()}
-
-    def read_rows(
-        self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
-    ) -> dict[int, HeldRows]:
-        """The rows of one digest layer that stand at these positions, by head."""
-        assert part in self.rules.split, f"{part} is not in memory"
-        found = self.inspector.read_rows(self._table(state, stream), layer, first, first + rows)
-        positions = np.arange(first, first + rows)
-        return {head: HeldRows(positions, words) for head, words in found.items()}
-
-    def layers(self, part: str) -> int:
-        """How many digest layers a part has."""
-        return self.inspector.layers if part in self.rules.split else 1
-
     def close(self) -> None:
         """Let threads and memory go; the group cannot run another step."""
         self.exchange.close()
         self._team.close()
-
-    # --- facts -----------------------------------------------------------------------------------
-
-    def _do(self, state: State, fact: AnyFact, acks: list[Ack], breaks: list[Break]) -> None:
-        """What one fact means to memory, before the step computes."""
-        if isinstance(fact, f.PagesLeased):
-            self.ledger.leased(fact.pages)
-            if self.settings.poisons:
-                self.inspector.poison_pages(fact.pages, self.settings.poison)
-        elif isinstance(fact, f.StreamBegun):
-            if fact.state == NO_STATE:
-                self.ledger.begin(fact.stream, fact.lane)
-            else:
-                self._resume(state, fact, acks, breaks)
-        elif isinstance(fact, f.ResumeRefused | f.StreamReleased):
-            self.ledger.forget(fact.stream)
-        elif isinstance(fact, f.FaultInjected) and fact.rank == self.rank:
-            self.inspector.flip(self._table(state, fact.stream), fact)
-
-    def _resume(
-        self, state: State, fact: f.StreamBegun, acks: list[Ack], breaks: list[Break]
-    ) -> None:
-        """Sum the adopted pages anew; a difference to what was written is a broken sum."""
-        rows = fact.kept_pages * self.rules.page_rows
-        digest: dict[str, Pair] = {}
-        found = (0, 0)
-        if self.settings.keeps_rows:
-            table = self._table(state, fact.stream)
-            found = self.inspector.sum(table, 0, rows)
-            kept = self.ledger.of_pages(table[: fact.kept_pages])
-            if found != kept:
-                breaks.append(Break(fact.stream, "rows", kept, found))
-            digest = {"rows": found}
-        tokens = state.streams[fact.stream].tokens[:rows]
-        self.ledger.resume(fact.stream, fact.lane, found, tokens)
-        acks.append(Ack(fact.stream, fact.state, ok=True, digest=digest))
 
     # --- the step --------------------------------------------------------------------------------
 
@@ -214,7 +142,7 @@ class CpuDevice:
         memory = self.memory._replace(ops=self.memory.ops[:0], team=self.memory.team.copy())
         tables = self._tables(np.zeros((lanes, 1), np.int32), batch)
         draws, shared = self._draws.of({}, batch), self.exchange.shared
-        self.ledger.add(batch, memory, shared.sums, tables, keeps=self.settings.keeps_rows)
+        self.ledger.add(batch, self._left(tables), keeps=self.settings.keeps_rows)
         wake_up(memory.team)
         begin_program(memory, self._words, tables, draws)
         run_program(memory, shared, self._words, self._parties[0], 0)
@@ -293,17 +221,20 @@ class CpuDevice:
             report.every_row = self.ledger.every_row(
                 batch, self.memory.row_sums[: batch.rows], logits
             )
-        sound, sums = self.ledger.add(batch, self.memory, shares, tables, keeps=keeps)
+        sound, sums = self.ledger.add(batch, self._left(tables), keeps=keeps)
         if not sound:
-            note_flags(batch, self.memory, tables, report)
+            note_flags(batch, self.memory.flags, tables.poisoned, report)
         if keeps:
             report.sums = sums
 
-    def _table(self, state: State, stream: StreamId) -> NDArray[np.int32]:
-        table: NDArray[np.int32] = state.tables[state.streams[stream].lane]
-        return table
+    def _left(self, tables: StepTables) -> Left:
+        m = self.memory
+        return Left(
+            tables.runs, tables.tables, m.flags, tables.poisoned, m.row_sums,
+            self.exchange.shared.sums, tables.side,
+        )  # fmt: skip
 
-    def _logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
+    def logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
         runs = self._last.batch.runs if self._last is not None else ()
         return logits_of(runs, self.program.logits, self.memory.floats, stream, position)

@@ -1,6 +1,7 @@
 """Looking into one rank's pages: rows summed anew, rows read, bits flipped, poison laid."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,6 @@ from numpy.typing import NDArray
 from ..core.device import Pair
 from ..core.kernels.packed import KEYS
 from ..core.kernels.poison import fill_flat, poison_value
-from ..core.kernels.program_memory import RankMemory
 from ..core.kernels.rows import flip_bit, read_row, sum_rows
 from ..events.facts import FaultInjected
 
@@ -17,11 +17,68 @@ Exponents = NDArray[np.int8]
 Table = NDArray[np.int32]  # the pages of a stream, in row order
 
 
+class Looks(Protocol):
+    """Looking into a rank's pages, wherever they are; as `Inspector` has it."""
+
+    @property
+    def layers(self) -> int:
+        """Digest layers of the rows."""
+        ...
+
+    def sum(self, table: Table, first: int, last: int, layer: int | None = None) -> Pair:
+        """The digest of rows [first, last) of one digest layer, or of all, from memory."""
+        ...
+
+    def read(self, table: Table, layer: int, position: int) -> dict[int, bytes]:
+        """One row of a digest layer by head."""
+        ...
+
+    def read_rows(
+        self, table: Table, layer: int, first: int, last: int
+    ) -> dict[int, NDArray[np.uint64]]:
+        """Rows [first, last) of a digest layer by head."""
+        ...
+
+    def flip(self, table: Table, fault: FaultInjected) -> None:
+        """Turn one bit of a row over."""
+        ...
+
+    def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
+        """Fill pages of every layer with what no sound row holds."""
+        ...
+
+
+class Pages(NamedTuple):
+    """The arenas of pages on the host, as core/kernels/rows.py has them."""
+
+    keys: Rows
+    key_exponents: Exponents
+    values: Rows
+    value_exponents: Exponents
+
+
+def fault_place(fault: FaultInjected, first_head: int, heads: int, layers: int, width: int) -> int:
+    """The rank's own head that a fault is in. Raises ValueError where there is no such bit."""
+    head = fault.head - first_head
+    if fault.part != "rows":
+        raise ValueError(f"faults go into part rows, not into {fault.part!r}")
+    if fault.cache not in ("k", "v"):
+        raise ValueError(f"a row's caches are k and v, not {fault.cache!r}")
+    if not 0 <= head < heads:
+        raise ValueError(f"rank {fault.rank} does not hold KV head {fault.head}")
+    bits = 16 if fault.column < width else 8
+    sizes = (("layer", layers // 2), ("column", width + 1), ("bit", bits))
+    for name, size in sizes:
+        if not 0 <= getattr(fault, name) < size:
+            raise ValueError(f"{name} {getattr(fault, name)} is not below {size}")
+    return head
+
+
 @dataclass(slots=True)
 class Inspector:
     """first_head: the number, in the whole model, of this rank's first KV head."""
 
-    memory: RankMemory
+    memory: Any  # a RankMemory; Pages will do to look
     first_head: int
     page_rows: int
 
@@ -78,18 +135,7 @@ class Inspector:
 
     def flip(self, table: Table, fault: FaultInjected) -> None:
         """Turn one bit of a row over; raises ValueError where there is no such bit."""
-        head = fault.head - self.first_head
-        if fault.part != "rows":
-            raise ValueError(f"faults go into part rows, not into {fault.part!r}")
-        if fault.cache not in ("k", "v"):
-            raise ValueError(f"a row's caches are k and v, not {fault.cache!r}")
-        if not 0 <= head < self.heads:
-            raise ValueError(f"rank {fault.rank} does not hold KV head {fault.head}")
-        bits = 16 if fault.column < self._width else 8
-        sizes = (("layer", self.layers // 2), ("column", self._width + 1), ("bit", bits))
-        for name, size in sizes:
-            if not 0 <= getattr(fault, name) < size:
-                raise ValueError(f"{name} {getattr(fault, name)} is not below {size}")
+        head = fault_place(fault, self.first_head, self.heads, self.layers, self._width)
         layer = 2 * fault.layer + "kv".index(fault.cache)
         page, row = int(table[fault.position // self.page_rows]), fault.position % self.page_rows
         flip_bit(*self._pages, layer, page, head, row, fault.column, fault.bit)

@@ -29,6 +29,17 @@ def sum_logits(row: NDArray[np.float32], position: int) -> Pair:
     return pair_of(sums[0])
 
 
+def row_of(runs: Sequence[Run], stream: StreamId, position: int) -> int | None:
+    """Which row of logits is that of a position, if these runs sampled it."""
+    at = 0
+    for run in runs:
+        first = run.first + run.rows - run.sampled
+        if run.stream == stream and first <= position < run.first + run.rows:
+            return at + position - first
+        at += run.sampled
+    return None
+
+
 def logits_of(
     runs: Sequence[Run],
     logits: Floats,
@@ -37,12 +48,9 @@ def logits_of(
     position: int,
 ) -> NDArray[np.float32] | None:
     """A row of logits [vocab] out of the float buffers, if these runs sampled it."""
-    at = 0
-    for run in runs:
-        first = run.first + run.rows - run.sampled
-        if run.stream == stream and first <= position < run.first + run.rows:
-            start = logits.at + (at + position - first) * logits.width
-            row: NDArray[np.float32] = floats[start : start + logits.width]
-            return row
-        at += run.sampled
-    return None
+    at = row_of(runs, stream, position)
+    if at is None:
+        return None
+    start = logits.at + at * logits.width
+    row: NDArray[np.float32] = floats[start : start + logits.width]
+    return row

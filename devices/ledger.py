@@ -1,5 +1,7 @@
 """Running digests of one rank: of every page, and of every seated stream by part."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,11 +9,27 @@ from ..core.device import EveryRow, Pair
 from ..core.digests import SumTable, add_pairs
 from ..core.kernels.counting import HELD, OUT_OF_ORDER, SOUND, TOLD, count_rows
 from ..core.kernels.digest import PARTS, digest_rows
-from ..core.kernels.program_memory import RankMemory, StepTables
 from ..events.ids import StreamId
 from .batch import Batch
 
 Sums = NDArray[np.uint64]  # [n, 2]
+
+
+class Left(NamedTuple):
+    """What a step left to be counted, and the tables that say of what.
+
+    runs [n, 5] as Batch.table has them; tables [lanes, entries]; flags [>= rows]; poisoned [n];
+    row_sums [>= rows, 2]; shares [2, parties, >= sampled, 2]: what each party summed of the logits,
+    on two sides in turn; side: the one that counts.
+    """
+
+    runs: NDArray[np.int64]
+    tables: NDArray[np.int32]
+    flags: NDArray[np.uint8]
+    poisoned: NDArray[np.int64]
+    row_sums: Sums
+    shares: Sums
+    side: int
 
 
 def pair_of(sums: Sums) -> Pair:
@@ -65,17 +83,12 @@ class Ledger:
         """A stream is gone."""
         self.streams.pop(stream, None)
 
-    def add(
-        self, batch: Batch, memory: RankMemory, shares: Sums, tables: StepTables, *, keeps: bool
-    ) -> tuple[bool, SumTable]:
-        """Count a step's rows, if sums are kept: (whether all are sound, its streams' sums after).
-
-        shares [2, parties, rows, 2]: what each party summed of the logits, on two sides in turn.
-        """
+    def add(self, batch: Batch, left: Left, *, keeps: bool) -> tuple[bool, SumTable]:
+        """Count a step's rows, if sums are kept: (whether all are sound, the sums after)."""
         told = np.empty((len(batch.runs), len(TOLD), 2), np.uint64)
         found = count_rows(
-            keeps, tables.runs, batch.tokens, batch.positions, batch.pages, memory.flags,
-            tables.poisoned, memory.row_sums, shares, tables.side, tables.tables, self.page_rows,
+            keeps, left.runs, batch.tokens, batch.positions, batch.pages, left.flags,
+            left.poisoned, left.row_sums, left.shares, left.side, left.tables, self.page_rows,
             self.pages, self.counted, self.held, told,
         )  # fmt: skip
         assert found != OUT_OF_ORDER, f"{batch.runs} do not follow the rows before"

@@ -1,0 +1,232 @@
+"""The CUDA device: one rank's memory on a GPU, whose steps are two graphs and three copies.
+
+The host writes a step's tables and its embedding rows, and reads back tokens, flags and digests;
+between them are the graph of all layers and that of the rows that get logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.device import Ack, Break, Report
+from ...core.families.llama import Llama
+from ...core.kernels.program_memory import Draws
+from ...core.link import RankLost
+from ...core.state import State
+from ...events.facts import AnyFact
+from ...events.ids import Rank, StreamId
+from ..arena import RESERVED_PAGES
+from ..batch import Batch, batch_of
+from ..draws import DrawTables
+from ..last_step import row_of
+from ..ledger import Ledger, Left
+from ..paged import PagedRank
+from ..program import Program
+from ..settings import DeviceSettings
+from ..tally import note_all_sums, note_flags, note_tokens
+from ..weights.checkpoint import Checkpoint
+from .card import Launch
+from .graph import Graphs
+from .inspect import CudaInspector
+from .lower import Gather, Lowering, alone
+from .memory import CudaMemory
+from .tables import Heard, StepTables
+
+
+@dataclass(slots=True)
+class CudaRunning:
+    """A step in the card's stream."""
+
+    device: "CudaDevice"
+    state: State
+    batch: Batch
+    tables: NDArray[np.int32]
+    draws: Draws
+    acks: list[Ack]
+    breaks: list[Break]
+    every_row: bool
+
+    def report(self) -> Report:
+        """Wait for the step and say what it did. Raises RankLost if the card failed."""
+        return self.device.finish(self)
+
+
+class CudaDevice(PagedRank):
+    """One rank of a group, on a card of its own."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        world: int,
+        settings: DeviceSettings,
+        checkpoint: Checkpoint,
+        family: Llama,
+        program: Program,
+        memory: CudaMemory,
+        model_digest: str,
+        *,
+        gather: Gather = alone,
+        captures: bool = True,
+    ) -> None:
+        """captures: steps are graphs; otherwise each kernel is launched by itself."""
+        self.rank, self.world = rank, world
+        self.settings, self.checkpoint, self.family = settings, checkpoint, family
+        self.program, self.memory, self.card = program, memory, memory.card
+        self.model_digest = model_digest
+        self.rules = family.rules()
+        first, last = family.heads(world, rank)
+        self.ledger = Ledger(settings.pages + RESERVED_PAGES, self.rules.page_rows, settings.lanes)
+        self.inspector = CudaInspector(memory, first, last - first, self.rules.page_rows)
+        lowering = Lowering(
+            program, family, memory, first, last - first, int(rank) == 0, settings.keeps_rows,
+            gather,
+        )  # fmt: skip
+        self.trunk = Graphs(self.card, lowering.trunk, settings.rows, captures=captures)
+        self.head = Graphs(self.card, lowering.head, settings.rows, captures=captures)
+        self._draws = DrawTables(family.vocab)
+        self._tables = StepTables(memory.step, self.card.staged(memory.step.bytes), settings.pages)
+        rows = self.card.staged(settings.rows * family.hidden * 4).view(np.float32)
+        self._rows: NDArray[np.float32] = rows.reshape(settings.rows, family.hidden)
+        self._last: CudaRunning | None = None
+        if settings.poisons:
+            reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
+            self.inspector.poison_pages(reserved, settings.poison)
+
+    def warm(self) -> None:
+        """Compile, load and capture every bucket, so that no stream waits for it.
+
+        The steps are of rows that nobody asked for.
+        """
+        self.card.use()
+        none = np.zeros(0, np.int64)
+        batch = Batch([], none, none, none, none, none)
+        draws = self._draws.of({}, batch)
+        tables = np.full((self.settings.lanes, 1), self.settings.pages, np.int32)
+        for graphs in (self.trunk, self.head):
+            for rows in graphs.buckets:
+                self._tables.write(batch, draws, tables, self.settings.rows, self.settings.rows)
+                self.card.upload(self._tables.block, self.memory.arrays["step"])
+                graphs.run(rows)
+                self.card.wait()
+
+    # --- the protocol ----------------------------------------------------------------------------
+
+    def launch(
+        self, state: State, facts: Sequence[AnyFact], *, every_row: bool = False
+    ) -> CudaRunning:
+        """Put a step into the stream; `state` has the facts applied."""
+        acks: list[Ack] = []
+        breaks: list[Break] = []
+        self.card.use()
+        for fact in facts:
+            self._guarded(state.step, lambda fact=fact: self.do(state, fact, acks, breaks))
+        batch = batch_of(state, facts, every_row=every_row)
+        draws = self._draws.of(state.streams, batch)
+        running = CudaRunning(
+            self, state, batch, state.tables.copy(), draws, acks, breaks, every_row
+        )
+        if batch.rows:
+            self._last = running
+            self._guarded(state.step, lambda: self._enqueue(running))
+        return running
+
+    def finish(self, running: CudaRunning) -> Report:
+        """Wait for a launched step, count what came back, and report."""
+        state, batch = running.state, running.batch
+        report = Report(self.rank, state.step, acks=running.acks, breaks=running.breaks)
+        self.card.use()
+        if batch.rows:
+            self._guarded(state.step, self.card.wait)
+            heard = self._tables.heard()
+            running.draws.tokens[:] = heard.tokens[: len(batch.selected)]
+            self._count(running, heard, report)
+            note_tokens(batch, running.draws, report)
+        if self.settings.digests == "full":
+            note_all_sums(state, self.ledger, self.inspector, report)
+        return report
+
+    def logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
+        """A row of logits [vocab] of the last step, if it computed that one."""
+        logits, last = self.program.logits, self._last
+        at = row_of(last.batch.runs if last is not None else (), stream, position)
+        if at is None:
+            return None
+        row = np.empty(logits.width, np.float32)
+        start = logits.at + at * logits.width
+        self.card.use()
+        self.card.download(self.memory.floats[start : start + logits.width], row)
+        self.card.wait()
+        return row
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self.card.close()
+
+    # --- the step --------------------------------------------------------------------------------
+
+    def _guarded(self, step: int, do: Launch) -> None:
+        """Whatever a card's driver raises ends the rank: its memory is no longer to be trusted."""
+        try:
+            do()
+        except (ValueError, AssertionError):  # of a fact or a table, not of the card
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise RankLost(f"rank {self.rank} failed on its GPU in step {step}: {why}") from error
+
+    def _enqueue(self, running: CudaRunning) -> None:
+        batch, card, arrays = running.batch, self.card, self.memory.arrays
+        sampled = len(batch.selected)
+        if batch.rows > self.settings.rows:
+            raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
+        if self.settings.poisons:
+            self.inspector.poison_scratch(self.settings.poison)
+        bucket = self.trunk.bucket(batch.rows)
+        self._tables.write(batch, running.draws, running.tables, bucket, self.head.bucket(sampled))
+        card.upload(self._tables.block, arrays["step"])
+        self._penalties(running.draws)
+        self.checkpoint.embed(batch.tokens, self._rows[: batch.rows])
+        self._rows[batch.rows : bucket] = 0
+        x = self.program.x
+        card.upload(
+            self._rows[:bucket].reshape(-1), self.memory.floats[x.at : x.at + bucket * x.width]
+        )
+        self.trunk.run(batch.rows)
+        self.head.run(sampled)
+        card.download(arrays["step"][self.memory.step.told_at :], self._tables.told)
+
+    def _penalties(self, draws: Draws) -> None:
+        """Biases and counts, where rows have some; the first counts are zeros for all others."""
+        m, biased, counted = self.memory, len(draws.bias_ids), len(draws.counts)
+        if biased:
+            most = m.bias_ids.shape[0]
+            if biased > most:
+                raise ValueError(f"{biased} biased ids in one step, the device has room for {most}")
+            self.card.upload(draws.bias_ids, m.bias_ids[:biased])
+            self.card.upload(draws.biases, m.biases[:biased])
+        if counted > 1:
+            self.card.upload(draws.counts, m.counts[:counted])
+            self.card.upload(draws.reply_counts, m.reply_counts[:counted])
+
+    def _count(self, running: CudaRunning, heard: Heard, report: Report) -> None:
+        """Look at the step's rows, add them to the running sums, and say both, as it was asked."""
+        batch, keeps = running.batch, self.settings.keeps_rows
+        sampled, runs = len(batch.selected), len(batch.runs)
+        flags: NDArray[Any] = heard.flags[: batch.rows].copy()
+        flags[batch.selected] |= heard.picked_flags[:sampled]
+        if running.every_row and keeps:
+            report.every_row = self.ledger.every_row(
+                batch, heard.row_sums[: batch.rows], heard.logit_sums[:sampled]
+            )
+        left = Left(
+            batch.table(), running.tables, flags, heard.poisoned[:runs], heard.row_sums,
+            np.stack([heard.logit_sums, heard.logit_sums])[:, None], 0,
+        )  # fmt: skip
+        sound, sums = self.ledger.add(batch, left, keeps=keeps)
+        if not sound:
+            note_flags(batch, flags, left.poisoned, report)
+        if keeps:
+            report.sums = sums

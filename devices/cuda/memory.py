@@ -1,0 +1,147 @@
+"""What a rank keeps on its GPU: one planned allocation, and every array in it by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.families.llama import Llama
+from ...core.kernels.cuda.planes import pack_planes, planes_size
+from ...core.kernels.pack import unpack
+from ...core.kernels.rope import rope_tables
+from ..arena import RESERVED_PAGES
+from ..placing import Matrix
+from ..program import Program
+from ..settings import DeviceSettings
+from ..weights_load import Weights
+from .card import Array, Card, Shape
+from .tables import StepRoom
+
+PAGES = ("keys", "key_exponents", "values", "value_exponents")
+SCRATCH = ("floats", "codes", "code_exponents", "queries", "query_exponents", "scores", "z")
+PAGE_IDS = 4096  # pages of all layers that one launch poisons
+BIASES = 1024  # biased ids that a step's sampled rows have together, each row at least one
+
+i8, i16, i32, f32 = np.int8, np.int16, np.int32, np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A matrix in the card's form: planes [.] int8, its exponents [columns] int8."""
+
+    matrix: Matrix
+    planes: Array
+    exponents: Array
+
+
+@dataclass(slots=True)
+class CudaMemory:
+    """The arrays of one rank; matrices by where the program says that they begin."""
+
+    card: Card
+    arrays: dict[str, Array]
+    matrices: dict[int, Placed]
+    step: StepRoom
+
+    def __getattr__(self, name: str) -> Array:
+        """An array by its name."""
+        try:
+            return self.arrays[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def pages(self) -> tuple[Array, Array, Array, Array]:
+        """Keys and values and their exponents, as core/kernels/rows.py has them."""
+        a = self.arrays
+        return a["keys"], a["key_exponents"], a["values"], a["value_exponents"]
+
+
+def planned(
+    family: Llama, program: Program, settings: DeviceSettings, kv_heads: int, step: StepRoom
+) -> dict[str, Shape]:
+    """The shapes of all arrays of a rank."""
+    a, rows, page_rows = family.attention, settings.rows, family.rules().page_rows
+    pages, heads = settings.pages + RESERVED_PAGES, max(kv_heads, 1) * a.group
+    own = max(kv_heads, 1)
+    data = (a.layers, pages, own, page_rows * a.head_dim)
+    exponents = (a.layers, pages, own, page_rows)
+    planes = sum(planes_size(one.columns, one.inputs) for one in program.matrices)
+    widest = -(-max(one.columns for one in program.matrices) // 16) * 16
+    biases = max(BIASES, rows)
+    return {
+        "planes": ((planes,), i8),
+        "weight_exponents": ((program.exponents,), i8),
+        "constants": ((program.constants,), f32),
+        "cos": ((settings.context, a.head_dim // 2), f32),
+        "sin": ((settings.context, a.head_dim // 2), f32),
+        "keys": (data, i16),
+        "key_exponents": (exponents, i8),
+        "values": (data, i16),
+        "value_exponents": (exponents, i8),
+        # A linear map writes whole blocks of 16: the last row of the last buffer may be passed.
+        "floats": ((program.floats + widest,), f32),
+        "codes": ((max(program.codes, 1),), i16),
+        "code_exponents": ((rows,), i8),
+        "queries": ((rows, heads, a.head_dim), i16),
+        "query_exponents": ((rows, heads), i8),
+        "scores": ((rows, heads, settings.context + 1), f32),
+        "picked": ((rows, family.hidden), f32),
+        "z": ((rows, family.vocab), f32),
+        "draw_weights": ((rows, family.vocab), i32),
+        "bias_ids": ((biases,), i32),
+        "biases": ((biases,), f32),
+        "counts": ((rows + 1, family.vocab), i32),
+        "reply_counts": ((rows + 1, family.vocab), i32),
+        "asked": ((step.entries,), i32),
+        "asked_sums": ((2,), np.uint64),
+        "page_ids": ((max(PAGE_IDS, step.entries),), i32),
+        "page_order": ((step.entries,), i32),
+        "looked_rows": ((step.entries, own * page_rows * a.head_dim), i16),
+        "looked_exponents": ((step.entries, own * page_rows), i8),
+        "step": ((step.bytes,), np.uint8),
+    }
+
+
+def rank_memory(
+    card: Card,
+    family: Llama,
+    program: Program,
+    weights: Weights,
+    settings: DeviceSettings,
+    kv_heads: int,
+) -> CudaMemory:
+    """Allocate everything, and bring over what does not change. Raises NoRoom."""
+    entries = -(-settings.context // family.rules().page_rows) + 1
+    step = StepRoom(settings.rows, settings.lanes, entries)
+    arrays = card.arrays(planned(family, program, settings, kv_heads, step))
+    a = family.attention
+    for name, table in zip(
+        ("cos", "sin"), rope_tables(settings.context, a.head_dim, a.theta), strict=True
+    ):
+        card.upload(np.ascontiguousarray(table), arrays[name])
+    card.upload(np.arange(entries, dtype=i32), arrays["page_order"])
+    card.upload(weights.constants, arrays["constants"])
+    card.upload(weights.exponents, arrays["weight_exponents"])
+    matrices = _matrices(card, program.matrices, weights, arrays)
+    card.wait()
+    return CudaMemory(card, arrays, matrices, step)
+
+
+def _matrices(
+    card: Card, matrices: Sequence[Matrix], weights: Weights, arrays: dict[str, Array]
+) -> dict[int, Placed]:
+    """Every matrix in the card's form, one at a time on the host."""
+    found, at = {}, 0
+    for one in matrices:
+        size = planes_size(one.columns, one.inputs)
+        packed = weights.packed[one.at : one.at + one.columns * one.inputs]
+        planes = np.zeros(size, np.int8)
+        pack_planes(unpack(packed, one.columns, one.inputs), planes)
+        placed = arrays["planes"][at : at + size]
+        card.upload(planes, placed)
+        card.wait()
+        exponents = arrays["weight_exponents"][one.exponents_at : one.exponents_at + one.columns]
+        found[one.at] = Placed(one, placed, exponents)
+        at += size
+    return found
