@@ -18,6 +18,7 @@ $(BIN)/kvtape: pyproject.toml
 
 dev: install  ## what the tests need besides
 	$(BIN)/pip install -q --group dev
+	@$(BIN)/pip install -q --group ptx || echo "no numba-cuda: CUDA kernels are simulated, not compiled"
 
 types:  ## links .types/kvtape/* to the root, for the type checkers and for runs without an install
 	@rm -rf .types && mkdir -p .types/kvtape

@@ -1,0 +1,131 @@
+"""The machine code of fragments.py, written with LLVM's builder: loads, bytes apart, mma, sums."""
+
+from llvmlite import ir
+
+from .fragments import COLUMNS, SUMS
+from .planes import PLANE, TILE
+
+WORD, WIDE, BYTE = ir.IntType(32), ir.IntType(64), ir.IntType(8)
+QUAD = ir.LiteralStructType([WORD] * 4)
+SIGNED, UNSIGNED = "s8", "u8"
+# What each of the three sums takes: (plane of the weights, plane of the rows), high bytes first.
+PRODUCTS = (((0, 0),), ((0, 1), (1, 0)), ((1, 1),))
+
+
+def _asm(builder, text, form, result, values):
+    kind = ir.FunctionType(result, [one.type for one in values])
+    return builder.call(ir.InlineAsm(kind, text, form), values)
+
+
+def _lane(builder):
+    return _asm(builder, "mov.u32 $0, %laneid;", "=r", WORD, [])
+
+
+def _load(builder, pointer, streamed):
+    """16 bytes that no kernel beside this one writes, as 4 words."""
+    kept = ".L1::no_allocate" if streamed else ""
+    text = f"ld.global.nc{kept}.v4.u32 {{$0,$1,$2,$3}}, [$4];"
+    quad = _asm(builder, text, "=r,=r,=r,=r,l", QUAD, [pointer])
+    return [builder.extract_value(quad, k) for k in range(4)]
+
+
+def _bytes(builder, a, b, low):
+    """The low or the high bytes of 4 int16 in two words."""
+    pick = WORD(0x6420 if low else 0x7531)
+    return _asm(builder, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", WORD, [a, b, pick])
+
+
+def _mma(builder, kinds, a, b, sums):
+    text = (
+        f"mma.sync.aligned.m16n8k32.row.col.s32.{kinds[0]}.{kinds[1]}.s32 "
+        "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+    )
+    form = ",".join(["=r"] * 4 + ["r"] * 10)
+    quad = _asm(builder, text, form, QUAD, [*a, *b, *sums])
+    return [builder.extract_value(quad, k) for k in range(4)]
+
+
+def _address(builder, base, offset):
+    return builder.add(builder.ptrtoint(base, WIDE), offset)
+
+
+def _tiles(builder, at_weights, at_rows, count, kept):
+    """`count` tiles from given addresses on, onto kept[column][sum] of 4 registers each."""
+    loaded = []
+    for tile in range(count):
+        planes = [
+            _load(builder, builder.add(at_weights, WIDE(tile * TILE + plane * PLANE)), True)
+            for plane in (0, 1)
+        ]
+        loaded.append(planes)
+    for tile, planes in enumerate(loaded):
+        for column, at_row in enumerate(at_rows):
+            row = _load(builder, builder.add(at_row, WIDE(tile * 64)), False)
+            halves = [
+                [_bytes(builder, row[0], row[1], low), _bytes(builder, row[2], row[3], low)]
+                for low in (False, True)
+            ]
+            for sums, products in zip(kept[column], PRODUCTS, strict=True):
+                values = [builder.load(one) for one in sums]
+                for plane, half in products:
+                    kinds = (UNSIGNED if plane else SIGNED, UNSIGNED if half else SIGNED)
+                    values = _mma(builder, kinds, planes[plane], halves[half], values)
+                for one, value in zip(sums, values, strict=True):
+                    builder.store(value, one)
+
+
+def _loop(builder, tile, last, step, body):
+    """body() while tile + step <= last; tile is a slot."""
+    test = builder.append_basic_block("tiles.test")
+    inside = builder.append_basic_block("tiles")
+    after = builder.append_basic_block("tiles.after")
+    builder.branch(test)
+    builder.position_at_end(test)
+    end = builder.add(builder.load(tile), WIDE(step))
+    builder.cbranch(builder.icmp_signed("<=", end, last), inside, after)
+    builder.position_at_end(inside)
+    body()
+    builder.store(builder.add(builder.load(tile), WIDE(step)), tile)
+    builder.branch(test)
+    builder.position_at_end(after)
+
+
+def _slot(builder, kind):
+    with builder.goto_entry_block():
+        return builder.alloca(kind)
+
+
+def emit_sums(builder, columns, ahead, data, values):
+    """The whole of fragment_sums; data: the pointers of room, w and x by argument."""
+    to, at, pairs, rows, first, last = (values[k] for k in (1, 3, 5, 6, 7, 8))
+    lane = builder.zext(_lane(builder), WIDE)
+    group, third = builder.lshr(lane, WIDE(2)), builder.and_(lane, WIDE(3))
+    weights = _address(builder, data[2], builder.add(at, builder.mul(lane, WIDE(16))))
+    starts = []
+    for column in range(columns):
+        row = builder.add(group, WIDE(COLUMNS * column))
+        row = builder.select(builder.icmp_signed("<", row, rows), row, WIDE(0))
+        inside = builder.add(builder.mul(row, pairs), builder.mul(third, WIDE(4)))
+        starts.append(_address(builder, data[4], builder.mul(inside, WIDE(4))))
+    kept = [[[_slot(builder, WORD) for _ in range(4)] for _ in PRODUCTS] for _ in range(columns)]
+    for slots in (one for column in kept for one in column):
+        for slot in slots:
+            builder.store(WORD(0), slot)
+    tile = _slot(builder, WIDE)
+    builder.store(first, tile)
+    for step in dict.fromkeys((ahead, 1)):
+
+        def body(step=step):
+            here = builder.load(tile)
+            at_weights = builder.add(weights, builder.mul(here, WIDE(TILE)))
+            at_rows = [builder.add(one, builder.mul(here, WIDE(64))) for one in starts]
+            _tiles(builder, at_weights, at_rows, step, kept)
+
+        _loop(builder, tile, last, step, body)
+    for column, sums in enumerate(kept):
+        for pair in range(4):
+            high, middle, low = (builder.sext(builder.load(one[pair]), WIDE) for one in sums)
+            total = builder.add(builder.shl(high, WIDE(16)), builder.shl(middle, WIDE(8)))
+            place = builder.add(to, WIDE(column * SUMS + pair * 32))
+            pointer = builder.gep(data[0], [builder.add(place, lane)])
+            builder.store(builder.add(total, low), pointer)

@@ -1,0 +1,184 @@
+"""The CUDA twin of linear.py, and the gated unit with its two maps: weights as planes.py has them.
+
+A block of threads makes 16 outputs: its warps share the inputs out among them and meet in shared
+memory, where their int64 sums are added, rounded once and scaled. So weights are read once for up
+to 64 rows, in one stream, and no two blocks meet. Inputs that are not whole tiles of 32 take the
+plain route, a thread an output.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from .. import pack
+from ..scalars import add, mul, pow2, rn, silu
+from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
+from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
+from .target import SIMULATED, device, kernel, threads
+from .twins import twin
+
+i32, i64 = np.int32, np.int64
+BUCKETS = (8, 16, 32, 64)  # rows that one launch takes: as many mma wide as needed
+WARPS = {8: 8, 16: 8, 32: 4, 64: 4}  # of a block, by bucket: their sums stand in shared memory
+
+
+@device
+def scaled(total, exponent):
+    """RN of an exact sum, times a power of two."""
+    return mul(rn(total), pow2(i32(exponent)))
+
+
+# --- the fast route ------------------------------------------------------------------------------
+
+
+@cache
+def linear_kernel(bucket):
+    """The kernel for at most `bucket` rows: 16 outputs a block."""
+    sums, place = fragment_sums(bucket // 8), device(place_of)
+    size = bucket // 8 * SUMS
+    room_size = WARPS[bucket] * size
+
+    def linear_block(xq, ex, w, ew, pairs, rows, block0, y, stride, column0, onto):
+        """y of the outputs of block0 + block, for rows 0 to rows - 1."""
+        room = cuda.shared.array(room_size, types.int64)
+        block, warp = block0 + cuda.blockIdx.x, cuda.threadIdx.x >> 5
+        tiles, warps = pairs >> 4, cuda.blockDim.x >> 5
+        first, last = tiles * warp // warps, tiles * (warp + 1) // warps
+        sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
+            row, output = item >> 4, item & 15
+            at, total = place(output, row), i64(0)
+            for j in range(warps):
+                total += room[j * size + at]
+            column = block * OUTPUTS + output
+            value = scaled(total, i64(ex[row]) + i64(ew[column]))
+            to = row * stride + column0 + column
+            y[to] = add(y[to], value) if onto else value
+
+    linear_block.__name__ += f"_{bucket}"
+    return kernel(linear_block)
+
+
+@cache
+def gated_kernel(bucket):
+    """The kernel for at most `bucket` rows: 16 gates and their ups a block."""
+    sums, place = fragment_sums(bucket // 8), device(place_of)
+    size = bucket // 8 * SUMS
+    room_size = WARPS[bucket] * size
+
+    def gated_block(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+        """Warps of the lower half make the gates of a block, the others the ups."""
+        room = cuda.shared.array(room_size, types.int64)
+        warp, half = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 6
+        which, tiles = warp // half, pairs >> 4
+        share = warp - which * half
+        first, last = tiles * share // half, tiles * (share + 1) // half
+        at = (cuda.blockIdx.x + which * blocks) * tiles * TILE
+        sums(room, warp * size, w, at, xq, pairs, rows, first, last)
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
+            row, output = item >> 4, item & 15
+            at, gate, up = place(output, row), i64(0), i64(0)
+            for j in range(half):
+                gate += room[j * size + at]
+                up += room[(half + j) * size + at]
+            column = cuda.blockIdx.x * OUTPUTS + output
+            g = scaled(gate, i64(ex[row]) + i64(ew[column]))
+            u = scaled(up, i64(ex[row]) + i64(ew[blocks * OUTPUTS + column]))
+            h[row * stride + column0 + column] = mul(silu(g), u)
+
+    gated_block.__name__ += f"_{bucket}"
+    return kernel(gated_block)
+
+
+def bucket_of(rows):
+    """The smallest kernel that takes so many rows."""
+    return next((bucket for bucket in BUCKETS if rows <= bucket), BUCKETS[-1])
+
+
+def warps_of(bucket, pairs):
+    """Warps of a block: no more than there are tiles, and enough that no sum can overflow."""
+    warps = min(WARPS[bucket], pairs >> 4)
+    assert -(-(pairs >> 4) // warps) * INPUTS <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
+    return 1 if SIMULATED else warps
+
+
+# --- the plain route -----------------------------------------------------------------------------
+
+
+@device
+def plain_dot(xq, at, w, block, output, tiles, pairs):
+    """The exact product of one row, at pair `at`, with one output of a block."""
+    total = i64(0)
+    lane, half_outputs = (output & 7) << 2, (output >> 3) << 2
+    for k in range(2 * pairs):
+        inside = k & 31
+        byte = (lane + (inside >> 3)) * 16 + ((inside >> 2) & 1) * 8 + half_outputs + (inside & 3)
+        byte += (block * tiles + (k >> 5)) * TILE
+        weight = i64(w[byte]) * i64(256) + (i64(w[byte + PLANE]) & i64(255))
+        word = i64(xq[at + (k >> 1)])
+        value = word >> i64(16) if k & 1 else ((word & i64(0xFFFF)) ^ i64(0x8000)) - i64(0x8000)
+        total += weight * value
+    return total
+
+
+@kernel
+def linear_plain(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto):
+    """A thread an output of a row; rows along the grid's y."""
+    row, column = cuda.blockIdx.y, block0 * OUTPUTS + cuda.grid(1)
+    if column < block1 * OUTPUTS:
+        tiles = (2 * pairs + INPUTS - 1) // INPUTS
+        block = column >> 4
+        total = plain_dot(xq, row * pairs, w, block, column & 15, tiles, pairs)
+        value = scaled(total, i64(ex[row]) + i64(ew[column]))
+        to = row * stride + column0 + column
+        y[to] = add(y[to], value) if onto else value
+
+
+def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add):
+    """As the CPU's linear, w [.] int8 of planes.py; xq and w begin at a multiple of 16 bytes."""
+    if block1 <= block0:
+        return
+    if 2 * pairs % INPUTS:
+        width = threads(128)
+        grid = (-(-(block1 - block0) * OUTPUTS // width), rows)
+        linear_plain[grid, width, stream](
+            xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add
+        )
+        return
+    for m in range(0, rows, BUCKETS[-1]):
+        left = min(rows - m, BUCKETS[-1])
+        bucket = bucket_of(left)
+        shape = (block1 - block0, 32 * warps_of(bucket, pairs), stream)
+        linear_kernel(bucket)[shape](
+            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, y[m * stride :], stride, column0,
+            add,
+        )  # fmt: skip
+
+
+def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+    """h = silu(gate) * up of both maps' exact products: linear twice, then glu_rows.
+
+    Of w and ew the first `blocks` blocks of 16 outputs are gates, as many after them ups; h [.]
+    float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32; rows at most
+    those of the largest bucket.
+    """
+    assert 2 * pairs % INPUTS == 0 and rows <= BUCKETS[-1], (pairs, rows)
+    bucket = bucket_of(rows)
+    shape = (blocks, 64 * max(1, warps_of(bucket, pairs) // 2), stream)
+    gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
+
+
+def place(arguments):
+    """Weights in the device's form, from the CPU's."""
+    w, pairs = arguments[2], arguments[4]
+    outputs = w.size // (2 * pairs)
+    planes = np.zeros(planes_size(outputs, 2 * pairs), np.int8)
+    pack_planes(pack.unpack(w, outputs, 2 * pairs), planes)
+    return (*arguments[:2], planes, *arguments[3:])
+
+
+twin("linear", linear, place)

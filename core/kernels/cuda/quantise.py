@@ -1,0 +1,50 @@
+"""The CUDA twin of quantise.py: a block a row."""
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from ..quantise import sound_amax
+from ..scalars import INF_BITS, absolute_bits, flt, pow2, q16_value, row_exponent
+from .target import block_max, device, kernel, threads
+from .twins import twin
+
+i32 = np.int32
+ROW_THREADS = 256
+
+
+@device
+def row_tops(row, width, room):
+    """(the largest pattern of |x| in a row, the largest that is a number), in every thread."""
+    top, number = i32(0), i32(0)
+    for i in range(cuda.threadIdx.x, width, cuda.blockDim.x):
+        here = absolute_bits(row[i])
+        top = max(top, here)
+        number = max(number, here if here <= INF_BITS else i32(0))
+    return block_max(top, room), block_max(number, room)
+
+
+@kernel
+def q16_block(x, q, e, flags, first):
+    """Row first + block."""
+    room = cuda.shared.array(32, types.int32)
+    at, width = first + cuda.blockIdx.x, x.shape[1]
+    row, digits = x[at], q[at]
+    top, number = row_tops(row, width, room)
+    exponent = row_exponent(flt(number))
+    scale = pow2(-exponent)
+    for i in range(cuda.threadIdx.x, width, cuda.blockDim.x):
+        digits[i] = q16_value(row[i], scale)
+    if cuda.threadIdx.x == 0:
+        e[at] = exponent
+        if not sound_amax(top):
+            flags[at] |= np.uint8(1)
+
+
+def q16_rows(stream, x, q, e, flags, first, last):
+    """As the CPU's q16_rows."""
+    if last > first:
+        q16_block[last - first, threads(ROW_THREADS), stream](x, q, e, flags, first)
+
+
+twin("q16_rows", q16_rows)

@@ -1,0 +1,72 @@
+"""Run as a process: every CUDA kernel compiled without a GPU, what its code holds in JSON lines.
+
+Launches of all twins over their random cases are recorded instead of made; each kernel is then
+compiled for the types it was to be launched with.
+"""
+
+import importlib
+import json
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from kvtape.core.kernels import registry
+from kvtape.core.kernels.cuda import target, twins
+
+# Both by name: numba-cuda puts modules of its own in the place of numba's.
+CUDA: Any = importlib.import_module("numba.cuda")
+DISPATCHER: Any = importlib.import_module("numba.cuda.dispatcher")
+FORBIDDEN = re.compile(r"\b(?:mul|add|sub|fma)\.f(?:32|64)\b|\.approx|\.ftz|\.f64")
+
+
+def launches() -> dict[str, tuple[Any, Any]]:
+    """Every kernel by name, with the types of its first launch."""
+    kernels = {kernel.name: kernel for kernel in registry.kernels()}
+    found: dict[str, tuple[Any, Any]] = {}
+    for one in twins.twins():
+        rng = np.random.default_rng(0)
+        for case in kernels[one.name].cases(rng):
+            with target.recorded() as made:
+                one.launch(0, *one.place(case))
+            for launch in made:
+                found.setdefault(launch[0].name, launch)
+    return found
+
+
+def resources(ptx: str, chip: str) -> tuple[int, int, int]:
+    """(registers of a thread, bytes of its stack, bytes spilled) as the assembler tells them."""
+    from cuda.bindings import nvjitlink
+
+    link = nvjitlink.create(2, [f"-arch={chip}", "-verbose"])
+    code = ptx.encode()
+    nvjitlink.add_data(link, nvjitlink.InputType.PTX, code, len(code), "kernel")
+    nvjitlink.complete(link)
+    log = bytearray(nvjitlink.get_info_log_size(link))
+    nvjitlink.get_info_log(link, log)
+    nvjitlink.destroy(link)
+    text = log.decode()
+    spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+    stack = re.search(r"(\d+) bytes stack frame", text)
+    registers = re.search(r"Used (\d+) registers", text)
+    assert registers and stack, text
+    return int(registers[1]), int(stack[1]), sum(int(n) for pair in spilled for n in pair)
+
+
+def main(chip: str) -> None:
+    """Compile everything for a chip such as sm_90."""
+    capability = (int(chip[3:-1]), int(chip[-1]))
+    current = SimpleNamespace(compute_capability=capability)
+    DISPATCHER.get_current_device = lambda: current
+    for name, (kernel, arguments) in launches().items():
+        ptx, _ = CUDA.compile_ptx(kernel.function, types.void(*arguments), cc=capability)
+        wrong = sorted(set(FORBIDDEN.findall(ptx)))
+        line = [name, wrong, *resources(ptx, chip)]
+        print(json.dumps(line), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

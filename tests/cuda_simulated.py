@@ -1,0 +1,31 @@
+"""Run as a process: CUDA twins against their meanings under numba's simulator, a line of JSON each.
+
+The simulator is chosen by the environment before numba is loaded, so it cannot be in pytest's own.
+"""
+
+import json
+import os
+import sys
+import warnings
+
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+
+import numpy as np
+
+from kvtape.core.kernels.cuda import twins
+
+CASES, LEAST = 3, 1  # a thread of the simulator is one of Python: small cases
+
+
+def main(names: list[str]) -> None:
+    """Check the twins of these names, or all."""
+    # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
+    warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
+    for one in twins.twins():
+        if not names or one.name in names:
+            verdict = twins.check(one, np.random.default_rng(5), CASES, LEAST)
+            print(json.dumps([one.name, verdict.equal, verdict.first]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

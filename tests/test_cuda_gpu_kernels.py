@@ -1,0 +1,98 @@
+"""CUDA twins on a GPU: the bits of their meanings over many random cases, and golden vectors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvtape.core.kernels import meaning, registry, scalars
+
+cuda: Any = pytest.importorskip("numba.cuda")
+if not cuda.is_available():
+    pytest.skip("no CUDA device here", allow_module_level=True)
+
+from kvtape.core.kernels.cuda import linear, planes, target, twins  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+CASES = 120
+VECTORS = np.load(Path(__file__).parent / "data" / "operators.npz")
+
+
+@pytest.mark.parametrize("twin", twins.twins(), ids=lambda twin: twin.name)
+def test_a_twin_has_the_bits_of_its_meaning(twin: twins.Twin) -> None:
+    verdict = twins.check(twin, np.random.default_rng(30), CASES)
+    assert verdict == registry.Verdict(twin.name, CASES, "")
+
+
+def golden(name: str) -> Any:
+    return VECTORS[name].view(np.float32)
+
+
+def of_each(function: Any, *given: Any) -> Any:
+    """A scalar function over arrays, computed on the GPU."""
+
+    @target.kernel
+    def each(a, b, c, out):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < out.shape[0]:
+            out[i] = function(a[i], b[i], c[i])
+
+    out = cuda.to_device(np.empty(given[0].size, np.float32))
+    each[-(-out.size // 128), 128, 0](*map(cuda.to_device, given), out)
+    return out.copy_to_host()
+
+
+def test_golden_vectors_of_the_scalars() -> None:
+    a, b, c = (golden(f"fma_{name}") for name in "abc")
+    fma, exp2c, sigmoid = scalars.fma, scalars.exp2c, scalars.sigmoid
+    made = of_each(cuda.jit(device=True)(lambda a, b, c: fma(a, b, c)), a, b, c)
+    assert made.tobytes() == golden("fma_y").tobytes()
+    u, x = golden("exp2c_u"), golden("sig_x")
+    made = of_each(cuda.jit(device=True)(lambda a, b, c: exp2c(a)), u, u, u)
+    assert registry.same_bits(twins.one_nan(made), twins.one_nan(golden("exp2c_y")))
+    made = of_each(cuda.jit(device=True)(lambda a, b, c: sigmoid(a)), x, x, x)
+    assert registry.same_bits(twins.one_nan(made), twins.one_nan(golden("sig_y")))
+
+
+def test_products_of_the_greatest_digits_do_not_overflow() -> None:
+    """Every sum at its bound: weights and inputs at the ends of their range, rows of all tiles."""
+    rng = np.random.default_rng(2)
+    for rows, inputs in ((1, 32768), (8, 12288), (17, 8192), (64, 4096), (70, 512)):
+        x = rng.choice(np.array([-32639, 32639, -32640, 32767, -129], np.int16), (rows, 1))
+        x = np.repeat(x, inputs, 1)
+        weights = np.full((16, inputs), -32639, np.int16)
+        weights[::3], weights[1::3] = 32639, -256
+        made = np.zeros(planes.planes_size(16, inputs), np.int8)
+        planes.pack_planes(weights, made)
+        y = cuda.to_device(np.zeros(rows * 16, np.float32))
+        no_scale = cuda.to_device(np.zeros(max(rows, 16), np.int8))
+        words = cuda.to_device(x.view(np.int32).reshape(-1))
+        linear.linear(
+            0, words, no_scale, cuda.to_device(made), no_scale, inputs // 2, rows, 0, 1, y, 16, 0,
+            False,
+        )  # fmt: skip
+        want = (x.astype(np.int64) @ weights.astype(np.int64).T).astype(np.float32)
+        np.testing.assert_array_equal(y.copy_to_host().reshape(rows, 16), want)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9, 31, 64])
+def test_gated_is_both_maps_and_their_unit(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    inputs, blocks = 96, 3
+    x = rng.integers(-32639, 32640, (rows, inputs), np.int16)
+    weights = rng.integers(-32639, 32640, (32 * blocks, inputs), np.int16)
+    made = np.zeros(planes.planes_size(*weights.shape), np.int8)
+    planes.pack_planes(weights, made)
+    ex = rng.integers(-20, -12, rows, np.int8)
+    ew = rng.integers(-18, -12, 32 * blocks, np.int8)
+    words, w, on_x, on_w = map(cuda.to_device, (x.view(np.int32).reshape(-1), made, ex, ew))
+    h = cuda.to_device(np.zeros(rows * 60, np.float32))
+    linear.gated(0, words, on_x, w, on_w, inputs // 2, rows, blocks, h, 60, 5)
+    sums = (x.astype(np.int64) @ weights.astype(np.int64).T).astype(np.float32)
+    both = np.ldexp(sums, ex[:, None].astype(int) + ew[None])
+    want = meaning.silu(both[:, : 16 * blocks]) * both[:, 16 * blocks :]
+    have = h.copy_to_host().reshape(rows, 60)
+    assert have[:, 5:53].tobytes() == want.tobytes()
+    assert not have[:, :5].any()
+    assert not have[:, 53:].any()

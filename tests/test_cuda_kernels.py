@@ -1,0 +1,110 @@
+"""CUDA twins without a GPU: under the simulator they have the bits of their meanings."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvtape.core.kernels import pack, registry
+from kvtape.core.kernels.cuda import planes
+
+HERE = Path(__file__).parent
+KERNELS = [kernel.name for kernel in registry.kernels()]
+
+# Registered kernels that no CUDA twin stands for yet: names may only leave this list.
+NO_TWIN = (
+    "clamped_rows",
+    "combine_rows",
+    "conv_rows",
+    "count_rows",
+    "cut_tiles",
+    "embed_next",
+    "embed_rows",
+    "find_word",
+    "first_poisoned_paged",
+    "group_rows",
+    "hc_mean",
+    "hc_read",
+    "hc_weights",
+    "hc_write",
+    "kda_gate",
+    "kda_prepare",
+    "kda_rows",
+    "latent_attend",
+    "latent_close",
+    "latent_rows",
+    "latent_sums",
+    "latent_tops",
+    "layernorm_rows",
+    "penalise",
+    "pool_rows",
+    "rope_rows",
+    "route_rows",
+    "select_rows",
+    "sum_paged",
+    "sum_ring",
+    "sum_state",
+    "weigh",
+)
+
+Verdicts = dict[str, tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Verdicts:
+    """What the simulator made of every twin: how many cases were equal, where the first parts."""
+    environment = dict(os.environ, NUMBA_ENABLE_CUDASIM="1")
+    command = [sys.executable, "-W", "error", str(HERE / "cuda_simulated.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {name: (equal, first) for name, equal, first in lines}
+
+
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - set(NO_TWIN)))
+def test_a_simulated_twin_has_the_bits_of_its_meaning(name: str, simulated: Verdicts) -> None:
+    equal, first = simulated[name]
+    assert first == ""
+    assert equal >= 3
+
+
+def test_the_list_of_kernels_without_a_twin_only_shrinks(simulated: Verdicts) -> None:
+    assert sorted(set(KERNELS) - set(simulated)) == sorted(NO_TWIN), "take it off NO_TWIN"
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (16, 32), (17, 33), (48, 576), (35, 100)])
+def test_planes_hold_every_weight_and_zeros_besides(outputs: int, inputs: int) -> None:
+    rng = np.random.default_rng(outputs)
+    weights = rng.integers(-32639, 32640, (outputs, inputs), np.int16)
+    made = np.full(planes.planes_size(outputs, inputs), 99, np.int8)
+    planes.pack_planes(weights, made)
+    np.testing.assert_array_equal(planes.unpack_planes(made, outputs, inputs), weights)
+    whole = planes.unpack_planes(made, -(-outputs // 16) * 16, -(-inputs // 32) * 32)
+    assert not whole[outputs:].any()
+    assert not whole[:, inputs:].any()
+
+
+def test_a_lane_reads_its_operands_in_one_go() -> None:
+    """The order that the tensor core wants, told by the bytes of one weight at a time."""
+    for output, k in ((0, 0), (9, 3), (7, 31), (15, 12), (8, 20)):
+        weights = np.zeros((16, 32), np.int16)
+        weights[output, k] = 0x1234
+        made = np.zeros(planes.TILE, np.int8)
+        planes.pack_planes(weights, made)
+        lane, register = 4 * (output % 8) + k // 8, 2 * (k % 8 // 4) + output // 8
+        at = 16 * lane + 4 * register + k % 4
+        assert (made[at], made[at + planes.PLANE]) == (0x12, 0x34)
+        assert np.count_nonzero(made) == 2
+
+
+def test_the_two_forms_of_weights_hold_the_same_matrix() -> None:
+    weights = np.random.default_rng(1).integers(-32639, 32640, (32, 64), np.int16)
+    packed = np.zeros(pack.packed_size(32, 64), np.int16)
+    pack.pack(weights, packed)
+    made = np.zeros(planes.planes_size(32, 64), np.int8)
+    planes.pack_planes(pack.unpack(packed, 32, 64), made)
+    np.testing.assert_array_equal(planes.unpack_planes(made, 32, 64), weights)
