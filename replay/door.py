@@ -6,13 +6,23 @@ from dataclasses import dataclass
 
 from ..core.state import State
 from ..devices.http.bridge import Inbox
-from ..devices.http.engine import EngineClosed, Failed, Finished, Health, Info, Meters, Refused
+from ..devices.http.engine import (
+    EngineClosed,
+    Failed,
+    Finished,
+    Flushed,
+    Health,
+    Info,
+    Meters,
+    Refused,
+)
 from ..devices.http.engine import Tokens as NewTokens
 from ..events import commands as c
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import RequestId, StreamId, Token
 from .door_counts import pages_by_holder, store_bytes
+from .door_flush import Flushes
 from .door_store import StoreWatch
 from .live import LiveSource
 from .loop import Decide
@@ -38,6 +48,7 @@ class LiveDoor:
         self._seen: dict[RequestId, _Seen] = {}
         self._by_stream: dict[StreamId, RequestId] = {}
         self._store = StoreWatch(state)
+        self._flushes = Flushes(source)
         self._logits: dict[StreamId, str] = {}
         self._end = ""
 
@@ -62,11 +73,9 @@ class LiveDoor:
         """The text of the first `tokens` reply tokens holds a stop string."""
         self._source.wish(c.StopMatched(request=request, tokens=tokens))
 
-    def flush(self) -> None:
+    async def flush(self) -> Flushed:
         """Drop every kept state that no stream is using. Raises EngineClosed."""
-        if self._end:
-            raise EngineClosed(self._end)
-        self._source.wish(c.Flush())
+        return await self._flushes.ask()
 
     def health(self) -> Health:
         """Whether requests are served."""
@@ -143,11 +152,13 @@ class LiveDoor:
                     self.end(fact.reason)
                 case _:
                     pass
+        self._flushes.show(facts, state)
         self._store.tell()
 
     def end(self, reason: str) -> None:
         """The run is over: nobody waits for ever."""
         self._end = reason
+        self._flushes.end(reason)
         for seen in list(self._seen.values()):
             seen.inbox.put(Failed(reason))
         self._seen.clear()

@@ -33,6 +33,7 @@ class LiveSource:
         self._news: list[AnyCommand] = []
         self.drafts: dict[StreamId, tuple[int, int]] = {}  # drafted and kept, until a stream ends
         self.drafted = self.accepted = 0  # of all streams since the run began
+        self.flushes = 0  # that were decided
         ranks.use(state)
 
     def wish(self, command: AnyCommand) -> None:
@@ -49,6 +50,7 @@ class LiveSource:
                 commands.append(self._inbox.get_nowait())
             except Empty:
                 break
+        self.flushes += sum(command.kind == "flush" for command in commands)
         injected = self._inject(self._state) if self._inject is not None else None
         if injected is not None:
             commands.append(injected)

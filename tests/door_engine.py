@@ -19,6 +19,7 @@ from kvtape.devices.http.engine import (
     End,
     EngineClosed,
     Finished,
+    Flushed,
     Health,
     Info,
     Meters,
@@ -88,10 +89,11 @@ class ScriptedEngine:
     def stop_matched(self, request: RequestId, tokens: int) -> None:
         self._wishes.put(StopMatched(request=request, tokens=tokens))
 
-    def flush(self) -> None:
+    async def flush(self) -> Flushed:
         if self.closed:
             raise EngineClosed
         self._wishes.put(Flush())
+        return Flushed(dropped=3, kept=1, pages_free=9)
 
     def health(self) -> Health:
         return self.state

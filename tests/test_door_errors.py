@@ -206,7 +206,8 @@ def test_a_full_queue_says_when_to_come_back(
 def test_a_closed_engine_is_503(client: httpx.Client, engine: ScriptedEngine, stream: bool) -> None:
     engine.closed = True
     told(client.post(PLAIN, json={"prompt": "a", "stream": stream}), 503, "engine_closed")
-    told(client.post("/v1/cache/flush"), 503, "engine_closed")
+    for path in ("/v1/cache/flush", "/flush_prompt_cache"):
+        told(client.post(path), 503, "engine_closed")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -274,7 +275,7 @@ def test_a_key_opens_everything_and_health_needs_none() -> None:
         wrong = ["", "sesame", "Bearer", "Bearer sesam", "Bearer sesamee", "Basic sesame"]
         for given in wrong:
             headers = {"authorization": given}
-            for path in (PLAIN, CHAT, "/v1/cache/flush"):
+            for path in (PLAIN, CHAT, "/v1/cache/flush", "/flush_prompt_cache"):
                 told(client.post(path, headers=headers, json={}), 401, "invalid_api_key")
             for path in ("/metrics", "/v1/models", "/v1/models/bytes"):
                 told(client.get(path, headers=headers), 401, "invalid_api_key")

@@ -186,6 +186,16 @@ def test_settings_reach_the_run_as_bits(client: openai.OpenAI, engine: ScriptedE
     assert (arrive.rewind_tokens, arrive.system_tokens) == (arrive.history_tokens, 0)
 
 
+def test_the_salt_of_a_cache_is_told_by_both_kinds_of_request(
+    plain: httpx.Client, engine: ScriptedEngine
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    for path, asked in (("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "a"})):
+        for salt in ("mine", None):
+            plain.post(path, json=asked | {"cache_salt": salt})
+            assert last(engine).salt == (salt or "")
+
+
 def test_chance_is_drawn_once_and_only_where_it_counts(
     plain: httpx.Client, engine: ScriptedEngine
 ) -> None:
@@ -275,6 +285,9 @@ def test_every_figure_is_told_in_words_with_its_kind(plain: httpx.Client) -> Non
 
 def test_flush_reaches_the_run(plain: httpx.Client, engine: ScriptedEngine) -> None:
     before = len(engine.seen(Flush))
-    assert plain.post("/v1/cache/flush").status_code == 202
+    for path in ("/v1/cache/flush", "/flush_prompt_cache"):
+        done = plain.post(path)
+        assert done.status_code == 200
+        assert done.json() == {"states_dropped": 3, "states_kept": 1, "pages_free": 9}
     plain.post("/v1/completions", json={"prompt": "a"})  # commands are heard in their order
-    assert len(engine.seen(Flush)) == before + 1
+    assert len(engine.seen(Flush)) == before + 2

@@ -15,6 +15,7 @@ from .asks import ChatAsk, CompletionAsk, parse
 from .door import Door
 from .engine import EngineClosed, Info
 from .errors import ApiError, closing
+from .shapes import flushed
 
 LOG = logging.getLogger("kvtape.door.access")
 
@@ -83,12 +84,12 @@ def _keyed_routes(door: Door) -> APIRouter:
         return Response(text, headers={"content-type": media_type})
 
     @router.post("/v1/cache/flush", response_model=None)
+    @router.post("/flush_prompt_cache", response_model=None)
     async def flush() -> Response:
         try:
-            door.engine.flush()
+            return JSONResponse(flushed(await door.engine.flush()))
         except EngineClosed:
             raise closing() from None
-        return JSONResponse({"status": "flushing"}, 202)
 
     return router
 

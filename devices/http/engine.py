@@ -114,6 +114,15 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Flushed:
+    """Kept states that a flush dropped, those that streams are using, and pages that are free."""
+
+    dropped: int
+    kept: int
+    pages_free: int
+
+
+@dataclass(frozen=True, slots=True)
 class Meters:
     """Counts since the run began, and levels of this moment.
 
@@ -181,8 +190,11 @@ class Engine(Protocol):
         """The text of the first `tokens` reply tokens holds a stop string."""
         ...
 
-    def flush(self) -> None:
-        """Drop every kept state that no stream is using. Raises EngineClosed."""
+    async def flush(self) -> Flushed:
+        """Drop every kept state that no stream is using; once durable, what became of them.
+
+        Raises EngineClosed.
+        """
         ...
 
     def health(self) -> Health:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...events.commands import Arrive
-from .engine import Finished, Info
+from .engine import Finished, Flushed, Info
 from .parts import delta, message
 from .reasoning import ReplyReader
 
@@ -44,6 +44,15 @@ def usage(end: Finished) -> dict[str, Any]:
             "rejected_prediction_tokens": end.drafted - end.accepted,
         }
     return told
+
+
+def flushed(done: Flushed) -> dict[str, int]:
+    """What a flush of the kept prompts did."""
+    return {
+        "states_dropped": done.dropped,
+        "states_kept": done.kept,
+        "pages_free": done.pages_free,
+    }
 
 
 class Form:
