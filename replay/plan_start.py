@@ -8,7 +8,7 @@ from ..core.plan_fits import largest
 from ..core.plan_pages import KvPages, SwitchRefused, on_pages, refuse_share, share_warning
 from ..core.plan_room import ample_bytes, reserve_bytes, room_bytes
 from ..core.plan_wanted import CACHE_BYTES, STATES, Order, Sizes, SpareTo, Wanted
-from ..core.plan_words import gib
+from ..core.plan_words import size
 from ..devices.memory_here import machine_bytes
 from .opening import BadOption, MalformedOption
 from .plan_shapes import Shape, read_shape
@@ -208,18 +208,18 @@ def _room(
     if start.memory is not None:
         total = start.memory
         reserve = reserve_bytes(total, unified=False, asked=start.reserve)
-        told = f"--memory holds {gib(total)}"
+        told = f"--memory holds {size(total)}"
     else:
         whole = machine()  # which its ranks share
         total = whole // start.world
         reserve = reserve_bytes(whole, unified=True) // start.world
-        told = f"this machine holds {gib(total)} a rank"
+        told = f"this machine holds {size(total)} a rank"
     memory = Memory(total, shape.weights(start.world), reserve, start.memory is None)
     room = room_bytes(total - memory.weights, reserve)
     if room < 0:
         raise BadOption(
-            f"{told}, and weights of {gib(memory.weights)} a rank with a reserve of"
-            f" {gib(reserve)} are more: {_enough_ranks(start, shape, total - reserve)}"
+            f"{told}, and weights of {size(memory.weights)} a rank with a reserve of"
+            f" {size(reserve)} are more: {_enough_ranks(start, shape, total - reserve)}"
         )
     if start.memory is not None:
         return memory, room
