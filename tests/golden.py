@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.state import FLAT
@@ -143,12 +144,30 @@ def each_stream_its_window() -> Rig:
     return rig
 
 
+def equal_prompts_wait() -> Rig:
+    """One runs for three; another passes them; then an edited turn goes on from before it."""
+    flags = {"marks": 1, "keep_resuming": 1, "keep_at_end": 1, "prefix_wait": 1}
+    rig = Rig(opened_with(fake_rules(), flags=flags, lanes=3, pages=60))
+    chat: dict[str, Any] = {"history_tokens": 38, "rewind_tokens": 20}
+    rig.step(
+        *(arrive(name, SHARED, 3, session=name, **chat) for name in ("one", "two", "three")),
+        arrive("passes", SHARED[20:31], 2),
+    )
+    rig.settle()
+    rig.step(*(arrive(f"left {name}", SHARED[::-1], 3, **chat) for name in "ab"))
+    rig.step(Cancel(request=RequestId("left a"), why="client left"))
+    rig.step(arrive("edited", [*SHARED[:20], *SHARED[:9]], 3, history_tokens=27, rewind_tokens=20))
+    rig.settle()
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
         a_glm_resumes_and_drafts, copies_beside_the_pages, each_stream_its_window,
+        equal_prompts_wait,
     )
 }  # fmt: skip
 
