@@ -1,16 +1,16 @@
 """Names of a prompt's prefixes: each hashed from the one before it and the page that it adds."""
 
-from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from struct import calcsize, pack
 
 SIZE = 16  # bytes of a name
-TOKEN = array("i").itemsize  # bytes of a packed token
+TOKEN = calcsize("<i")  # bytes of a packed token
 
 
 def packed(tokens: Sequence[int]) -> bytes:
     """Token ids as bytes, `TOKEN` of them each."""
-    return array("i", tokens).tobytes()
+    return pack(f"<{len(tokens)}i", *tokens)
 
 
 def prefix_names(
