@@ -97,10 +97,10 @@ def admit(state: State) -> Iterator[AnyFact]:
 def _begin(state: State, store: Store, stream: Stream, hit: Hit) -> Generator[AnyFact, None, bool]:
     """Seat a stream on the pages of its hit; False where there is no promise for it."""
     wanted = pages_wanted(state, stream.prompt_tokens, stream.request.max_new)
-    if hit.state != NO_STATE and store.room(state, hit) < wanted - len(hit.pages):
+    if hit.state != NO_STATE and not store.fits(state, hit, wanted - len(hit.pages)):
         hit = NO_HIT  # a hit must not hold a stream back
     promise = wanted - len(hit.pages)
-    if store.room(state, hit) < promise:
+    if hit.state == NO_STATE and not store.fits(state, hit, promise):
         return False
     yield from store.make_room(state, promise, hit, stream.request.request)
     yield f.StreamBegun(

@@ -67,7 +67,10 @@ def _stream_begun(state: State, fact: f.StreamBegun) -> None:
     stream.marks = list(fact.marks)
     stream.state = fact.state
     stream.behind, stream.awaited = NO_STREAM, 0
-    stream.phase = Phase.PROMPTING if fact.state == NO_STATE else Phase.RESUMING
+    stream.phase = Phase.PROMPTING
+    if fact.state != NO_STATE:
+        stream.phase = Phase.RESUMING
+        state.resuming[fact.stream] = fact.state
     state.book.promised += fact.promise_pages
     assert state.book.promised <= state.book.free, "more pages promised than there are"
 
@@ -155,6 +158,7 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
     if state.tree is not None:
         state.tree.resumed(fact.state, fact.mark // state.opened.rules.page_rows)
     stream.phase = Phase.PROMPTING
+    del state.resuming[fact.stream]
     stream.rows = stream.cached = fact.mark
     stream.sums = dict(fact.digest)
 
@@ -167,6 +171,7 @@ def _resume_refused(state: State, fact: f.ResumeRefused) -> None:
     stream.lane, stream.promise, stream.state = NO_LANE, 0, NO_STATE
     stream.marks = []
     stream.phase = Phase.QUEUED
+    del state.resuming[fact.stream]
     state.queue.insert(0, fact.stream)
 
 
@@ -218,6 +223,7 @@ def _step_closed(state: State, fact: f.StepClosed) -> None:
 
 def _request_finished(state: State, fact: f.RequestFinished) -> None:
     state.streams[fact.stream].phase = Phase.FINISHED
+    state.resuming.pop(fact.stream, None)
 
 
 def _stream_released(state: State, fact: f.StreamReleased) -> None:

@@ -106,6 +106,7 @@ class State:
     streams: dict[StreamId, Stream] = field(default_factory=dict)
     requests: dict[RequestId, StreamId] = field(default_factory=dict)
     kept: dict[StateId, KeptState] = field(default_factory=dict)
+    resuming: dict[StreamId, StateId] = field(default_factory=dict)  # what ranks are reading back
     arrived: RequestArrived | None = None  # between its arrival and its place in the queue
     closed: bool = False
 

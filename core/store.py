@@ -7,7 +7,7 @@ from typing import Protocol
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
-from .state import KeptState, Phase, State, Stream, flagged
+from .state import KeptState, State, Stream, flagged
 
 VOLATILE = frozenset({"logits", "tokens", "drafts", "marks"})  # parts a resume does not bring back
 
@@ -31,12 +31,12 @@ class Store(Protocol):
         """The longest kept prefix that a queued prompt repeats; one row is left to run."""
         ...
 
-    def room(self, state: State, hit: Hit) -> int:
-        """Pages that could be promised beside a hit, if everything else that is idle went."""
+    def fits(self, state: State, hit: Hit, want: int) -> bool:
+        """Whether so many pages could be promised beside a hit, if all else that is idle went."""
         ...
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
-        """Drop states, weakest first, until so many pages can be promised; `room` says they can."""
+        """Drop states, weakest first, until so many pages can be promised; `fits` says they can."""
         ...
 
     def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
@@ -92,6 +92,4 @@ def digest_at_mark(state: State, stream: Stream, mark: int) -> dict[str, str]:
 
 def resuming(state: State) -> set[StateId]:
     """The kept states that the ranks are reading back for a stream."""
-    seated = (state.streams[stream] for stream in state.lanes if stream is not None)
-    states = {one.state for one in seated if one.phase is Phase.RESUMING}
-    return states & state.kept.keys()
+    return state.kept.keys() & state.resuming.values()

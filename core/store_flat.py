@@ -28,9 +28,9 @@ class FlatStore:
                 best = Hit(kept.state, kept.mark)
         return best
 
-    def room(self, state: State, hit: Hit) -> int:
-        """Pages that can be promised; no kept state stands on any."""
-        return state.book.available
+    def fits(self, state: State, hit: Hit, want: int) -> bool:
+        """Whether so many pages can be promised; no kept state stands on any."""
+        return want <= state.book.available
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
         """No kept state frees a page."""

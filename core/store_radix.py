@@ -1,6 +1,7 @@
 """The radix store: a kept state lends the pages that it stands on; the prompt tree finds it."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -30,17 +31,25 @@ class RadixStore:
         pages = tuple(node.page for node in path)
         return Hit(tree.state_below(path[-1]), len(pages) * rules.page_rows, pages)
 
-    def room(self, state: State, hit: Hit) -> int:
-        """Pages that could be promised if every kept state went but the one that is hit."""
-        idle = (state.book.leases == 0) & (state.book.kept > 0)
-        for wanted in _wanted(state, hit):
-            idle[np.asarray(state.kept[wanted].pages)] = False
-        return state.book.available + int(np.count_nonzero(idle))
+    def fits(self, state: State, hit: Hit, want: int) -> bool:
+        """Whether so many pages could be promised if every other kept state went."""
+        book, kept = state.book, state.kept
+        spare = book.available - want
+        if spare >= 0 or spare + book.idle < 0:
+            return spare >= 0
+        stay = [kept[one].pages for one in _wanted(state, hit)]
+        spare += book.idle
+        if sum(map(len, stay)) > spare:  # they may be idle themselves, and share pages
+            leases = book.leases
+            spare -= sum(not leases[page] for page in set(chain.from_iterable(stay)))
+        return spare >= 0
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
         """Drop kept states, weakest first, until so many pages can be promised."""
-        while state.book.available < want:
-            yield drop(_reclaimable(state, hit), "reclaimed", request)
+        if state.book.available < want:
+            stay = _wanted(state, hit)
+            while state.book.available < want:
+                yield drop(_reclaimable(state, stay), "reclaimed", request)
 
     def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
         """The pages of the hit become the head of the stream's table."""
@@ -162,9 +171,9 @@ def _frees(state: State, kept: KeptState) -> bool:
     return bool(np.any((state.book.leases[pages] == 0) & (state.book.kept[pages] == 1)))
 
 
-def _reclaimable(state: State, hit: Hit) -> KeptState:
-    """The state to give up first of those that free a page, other than the one that is hit."""
-    tree, wanted = _tree(state), _wanted(state, hit)
+def _reclaimable(state: State, wanted: set[StateId]) -> KeptState:
+    """The state to give up first of those that free a page and are not wanted."""
+    tree = _tree(state)
     if tree.order is None:
         others = (kept for kept in state.kept.values() if kept.state not in wanted)
         idle = [kept.state for kept in others if _frees(state, kept)]
