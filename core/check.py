@@ -37,6 +37,8 @@ def _check_holders(state: State) -> None:
             kept[page] += 1
     assert np.array_equal(leases, book.leases), "I1: leases are not what the tables hold"
     assert np.array_equal(kept, book.kept), "I1: holds are not what the kept states hold"
+    idle = np.count_nonzero((leases == 0) & (kept > 0))
+    assert idle == book.idle, f"I1: kept states alone hold {idle} pages, the book says {book.idle}"
     free = [page for page in range(book.total) if leases[page] == 0 and kept[page] == 0]
     assert free == book.free_pages(), f"I1: free {book.free_pages()}, unheld {free}"
 
@@ -54,10 +56,16 @@ def _check_seats(state: State) -> None:
     assert len(set(seated)) == len(seated), "a stream sits in two lanes"
     assert sorted(seated + state.queue) == sorted(state.streams), "a stream is nowhere, or twice"
     assert sorted(state.requests.values()) == sorted(state.streams), "requests and streams differ"
+    resumes = {one.stream: one.state for one in state.streams.values() if _resumes(one)}
+    assert resumes == state.resuming, f"{resumes} are resumed, the state says {state.resuming}"
     for lane, stream_id in enumerate(state.lanes):
         pages = 0 if stream_id is None else state.streams[stream_id].pages
         tail = state.tables[lane, pages:]
         assert (tail == state.opened.pages).all(), f"I5: lane {lane} has a page past its table"
+
+
+def _resumes(stream: Stream) -> bool:
+    return stream.phase is Phase.RESUMING
 
 
 def _check_stream(state: State, stream: Stream) -> None:
