@@ -12,8 +12,12 @@ from kvtape.events.commands import Arrive, Cancel
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId, StreamId
 from kvtape.events.records import FamilyRules
+from kvtape.replay.alone import play_alone
+from kvtape.replay.alone_plan import plan_alone
 from kvtape.replay.audit import audit_run
 from kvtape.replay.book import rebook
+from kvtape.replay.machine import Machine
+from kvtape.replay.rerun import reopened
 
 from .replay_bench import fakes, record
 from .rig import Rig, arrive, flat_plan, opened_with
@@ -266,13 +270,21 @@ def waits_at_random(kind: str, rng: random.Random) -> list[f.StreamWaits]:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_in_which_prompts_waited_is_decided_again_and_audited(kind: str, world: int) -> None:
+def test_a_run_in_which_prompts_waited_is_decided_again_audited_and_replayed_alone(
+    kind: str, world: int
+) -> None:
     opened = opened_as(kind, world=world, devices=("fake",) * world)
     steps = record(opened, {0: [*burst(4)], 3: [chat("late")]}, make=fakes)
     kinds = [fact.kind for step in steps for fact in step.facts]
     assert kinds.count("stream_waits") == 4
     assert rebook(opened, steps).first is None
     assert audit_run(opened, steps) == []
+    for session in ("chat2", "late"):
+        plan = plan_alone(reopened(opened, world=1), steps, lambda one, s=session: one.session == s)  # type: ignore[misc]
+        with Machine(plan.opened, fakes) as machine:
+            alone = play_alone(machine, plan)
+        assert (alone.comparison.first, alone.inherited.first) == (None, None)
+        assert alone.inherited.compared["rows"] > 0
     silent = opened.model_copy(update={"flags": opened.flags | {"prefix_wait": 0}})
     parted = rebook(silent, steps).first
     assert parted is not None and parted.recorded is not None
