@@ -1,69 +1,21 @@
 """Why prompts were resumed no further: every reason, on a real machine in both stores."""
 
-from collections.abc import Iterator
-
 import pytest
-from hypothesis import HealthCheck, settings
 
-from kvtape.core.apply import apply
+from kvtape.core.evict import POLICIES
 from kvtape.core.families.fake import fake_rules, paged_rules
-from kvtape.core.keep import store_of
-from kvtape.core.lookups import Lookup, Reason, said
-from kvtape.core.misses import Misses
-from kvtape.core.state import FLAT, RADIX, KeptState, State, Stream, open_state, store_flag
+from kvtape.core.lookups import Reason, said
+from kvtape.core.state import FLAT, RADIX
 from kvtape.core.store_flat import state_bytes
 from kvtape.events import facts as f
-from kvtape.events.commands import Arrive, Flush
-from kvtape.events.facts import AnyFact, RunOpened
-from kvtape.events.ids import RequestId, StreamId
-from kvtape.replay.why_miss_live import watched
+from kvtape.events.commands import Flush
+from kvtape.events.ids import RequestId
 
-from .rig import Rig, arrive
-from .test_machine import Machine
-from .test_play import of
+from .misses_rig import Watched
+from .rig import arrive
 from .test_stores import PROMPT, ask, opened_in
 
 BOTH = pytest.mark.parametrize("store", [RADIX, FLAT])
-
-
-class Watched(Rig):
-    """A machine with the observer beside it."""
-
-    def __init__(self, opened: RunOpened, remembered: int = 2**17) -> None:
-        super().__init__(opened)
-        self.misses = Misses(opened, remembered)
-        self.lookups: list[Lookup] = []
-        self.decide = watched(self.decide, self.misses, self.next_seq, self.lookups.append)
-
-    def next_seq(self) -> int:
-        """The number that the next row of a tape would have."""
-        return 1 + sum(map(len, self.commands)) + sum(map(len, self.steps))
-
-    def found(self, name: str) -> Lookup:
-        """What a request found, the last time that it began."""
-        return [one for one in self.lookups if one.request == name][-1]
-
-    def numbered(self) -> Iterator[tuple[int, AnyFact]]:
-        """Every fact with its number."""
-        seq = 1
-        for commands, facts in zip(self.commands, self.steps, strict=True):
-            seq += len(commands)
-            yield from enumerate(facts, seq)
-            seq += len(facts)
-
-    def fact_at(self, seq: int) -> AnyFact:
-        """A fact by its number."""
-        return dict(self.numbered())[seq]
-
-
-def seen_again(rig: Watched) -> list[Lookup]:
-    """What an observer says that reads the facts as a tape has them."""
-    state, misses, found = open_state(rig.opened), Misses(rig.opened), []
-    for seq, fact in rig.numbered():
-        lookup = misses.see(seq, fact, state)
-        apply(state, fact)
-        found += [lookup] if lookup is not None else []
-    return found
 
 
 @BOTH
@@ -278,7 +230,7 @@ def test_another_that_comes_after_a_damaged_state_is_told_so(store: int) -> None
     assert third.gone is not None and third.gone.why == "flushed", "it was kept once more"
 
 
-@pytest.mark.parametrize("order", [0, 2])
+@pytest.mark.parametrize("order", POLICIES.values())
 def test_a_hit_would_have_held_the_stream_back(order: int) -> None:
     """The state holds a page past the hit, and the stream needs every page of the pool."""
     opened = opened_in(RADIX, rules=paged_rules(), pages=11, flags={"evict": order})
@@ -317,132 +269,3 @@ def test_a_store_that_may_hold_nothing(kind: str) -> None:
     again = rig.found("again")
     assert again.reason is Reason.REFUSED and again.gone is not None
     assert again.gone.why == "no_room"
-
-
-# --- the same from a tape, and what it means ------------------------------------------------------
-
-
-class Sought(Machine):
-    """The observer beside a random machine: what it says is so, by a memory of everything."""
-
-    made = Watched
-
-    def teardown(self) -> None:
-        super().teardown()
-        rig = getattr(self, "rig", None)
-        if not isinstance(rig, Watched):
-            return
-        assert seen_again(rig) == rig.lookups, "a tape says other than the run did"
-        cached = {one.request: one.cached_tokens for one in rig.lookups}
-        for end in of(f.RequestFinished, rig):
-            if end.reason in ("stop", "length"):
-                assert end.cached_tokens == cached[end.request]
-        Everything(rig).check()
-
-
-class Everything:
-    """All kept states of a run, those that went included, and the state at every fact."""
-
-    def __init__(self, rig: Watched) -> None:
-        self.rig = rig
-        self.rules = rig.opened.rules
-        self.whole = self.rules.snapshots or store_flag(rig.opened) == FLAT
-        self.ever: list[tuple[int, KeptState]] = []
-
-    def check(self) -> None:
-        """Fold the run once more; every lookup is judged where it was made."""
-        begun = {one.seq: one for one in self.rig.lookups}
-        lost = [one for one in self.rig.lookups if one.reason is Reason.EVICTED]
-        state = open_state(self.rig.opened)
-        for seq, fact in self.rig.numbered():
-            if seq in begun:
-                self.judge(begun[seq], state)
-            losers = [one for one in lost if one.gone is not None and one.gone.seq == seq]
-            for one in losers:
-                assert isinstance(fact, f.StateDropped) and one.gone is not None
-                assert (fact.why, fact.request) == (one.gone.why, one.gone.request)
-                assert self.match(state, one) >= one.lost_mark, "it would not have matched"
-            apply(state, fact)
-            for one in losers:
-                assert self.match(state, one) < one.lost_mark, "it went at another event"
-            if isinstance(fact, f.SnapshotTaken):
-                self.ever.append((seq, state.kept[fact.state]))
-
-    def match(self, state: State, one: Lookup) -> int:
-        """The row at which the store would resume the prompt of a lookup."""
-        wish = self.rig.arrived[one.request]
-        fields = {
-            name: getattr(wish, name) for name in f.RequestArrived.model_fields if name != "kind"
-        }
-        stream = Stream(StreamId(10**6), f.RequestArrived(**fields), 0, tokens=list(wish.prompt))
-        return store_of(state).match(state, stream).mark
-
-    def judge(self, one: Lookup, state: State) -> None:
-        """Whether a lookup says what is so, with all that was ever kept in mind."""
-        wish = self.rig.arrived[one.request]
-        assert (one.reason is None) == (0 < one.cached_tokens == one.last_mark)
-        ever = max((self.depth(wish, kept) for _, kept in self.ever), default=0)
-        ever = min(ever, one.last_mark)
-        match one.reason:
-            case Reason.NO_STATE:
-                assert ever <= one.cached_tokens, "something like it was kept"
-            case Reason.EVICTED:
-                assert one.lost_mark == ever > one.cached_tokens
-            case Reason.TOO_SHORT:
-                assert one.last_mark == 0
-            case Reason.EDITED:
-                assert one.near is not None
-                kept, at = state.kept[one.near.state], one.near.differs_at
-                assert kept.tokens[:at] == wish.prompt[:at]
-                assert (kept.tokens[at], wish.prompt[at]) == one.near.tokens
-                assert one.near.tokens[0] != one.near.tokens[1]
-                assert one.near.mark == kept.mark > one.cached_tokens <= at
-            case _:
-                pass
-
-    def depth(self, wish: Arrive, kept: KeptState) -> int:
-        """How far a kept state could bring a prompt."""
-        if wish.salt != kept.salt:
-            return 0
-        rows, ahead = self.rules.page_rows, self.rules.lookahead
-        if self.whole:
-            return kept.mark if wish.prompt[: kept.mark + ahead] == kept.tokens else 0
-        pages = 0
-        while pages < len(kept.pages) and (
-            wish.prompt[: (pages + 1) * rows + ahead] == kept.tokens[: (pages + 1) * rows + ahead]
-        ):
-            pages += 1
-        return pages * rows
-
-
-TestSought = Sought.TestCase
-TestSought.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
-
-
-class FlatSought(Sought):
-    """The same over copies beside the pages."""
-
-    store = FLAT
-
-
-TestFlatSought = FlatSought.TestCase
-TestFlatSought.settings = TestSought.settings
-
-
-class LongSought(Sought):
-    """The same, at length."""
-
-
-TestLongSought = pytest.mark.slow(LongSought.TestCase)
-TestLongSought.settings = settings(TestSought.settings, max_examples=400, stateful_step_count=60)
-
-
-class LongFlatSought(FlatSought):
-    """Copies, at length."""
-
-
-TestLongFlatSought = pytest.mark.slow(LongFlatSought.TestCase)
-TestLongFlatSought.settings = TestLongSought.settings
