@@ -13,6 +13,7 @@ os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 import numpy as np
 
 from kvtape.core.kernels.cuda import twins
+from kvtape.tests import cuda_pieces
 
 CASES, LEAST = 3, 1  # a thread of the simulator is one of Python: small cases
 
@@ -25,6 +26,18 @@ def main(names: list[str]) -> None:
         if not names or one.name in names:
             verdict = twins.check(one, np.random.default_rng(5), CASES, LEAST)
             print(json.dumps([one.name, verdict.equal, verdict.first]), flush=True)  # noqa: T201
+    for name, equal in pieces().items():
+        print(json.dumps([name, int(equal), "" if equal else "parts"]), flush=True)  # noqa: T201
+
+
+def pieces() -> dict[str, bool]:
+    """What several kernels do together, small."""
+    rng = np.random.default_rng(6)
+    return {
+        "gated": cuda_pieces.gated(rng, 2),
+        "routed": cuda_pieces.routed(rng, 3, 4, 2),
+        "routed, many rows": cuda_pieces.routed(rng, 9, 2, 2),
+    }
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtape.core.kernels import meaning, registry, scalars
+from kvtape.core.kernels import registry, scalars
 
 cuda: Any = pytest.importorskip("numba.cuda")
 if not cuda.is_available():
     pytest.skip("no CUDA device here", allow_module_level=True)
 
 from kvtape.core.kernels.cuda import linear, planes, target, twins  # noqa: E402
+from kvtape.tests import cuda_pieces  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 CASES = 120
@@ -78,21 +79,9 @@ def test_products_of_the_greatest_digits_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 9, 31, 64])
 def test_gated_is_both_maps_and_their_unit(rows: int) -> None:
-    rng = np.random.default_rng(rows)
-    inputs, blocks = 96, 3
-    x = rng.integers(-32639, 32640, (rows, inputs), np.int16)
-    weights = rng.integers(-32639, 32640, (32 * blocks, inputs), np.int16)
-    made = np.zeros(planes.planes_size(*weights.shape), np.int8)
-    planes.pack_planes(weights, made)
-    ex = rng.integers(-20, -12, rows, np.int8)
-    ew = rng.integers(-18, -12, 32 * blocks, np.int8)
-    words, w, on_x, on_w = map(cuda.to_device, (x.view(np.int32).reshape(-1), made, ex, ew))
-    h = cuda.to_device(np.zeros(rows * 60, np.float32))
-    linear.gated(0, words, on_x, w, on_w, inputs // 2, rows, blocks, h, 60, 5)
-    sums = (x.astype(np.int64) @ weights.astype(np.int64).T).astype(np.float32)
-    both = np.ldexp(sums, ex[:, None].astype(int) + ew[None])
-    want = meaning.silu(both[:, : 16 * blocks]) * both[:, 16 * blocks :]
-    have = h.copy_to_host().reshape(rows, 60)
-    assert have[:, 5:53].tobytes() == want.tobytes()
-    assert not have[:, :5].any()
-    assert not have[:, 53:].any()
+    assert cuda_pieces.gated(np.random.default_rng(rows), rows)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 2), (1, 288, 8), (8, 288, 8), (40, 16, 4), (70, 3, 2)])
+def test_grouped_experts_are_each_alone(shape: tuple[int, int, int]) -> None:
+    assert cuda_pieces.routed(np.random.default_rng(shape[0]), *shape)

@@ -21,11 +21,16 @@ def _lane(builder):
     return _asm(builder, "mov.u32 $0, %laneid;", "=r", WORD, [])
 
 
-def _load(builder, pointer, streamed):
-    """16 bytes that no kernel beside this one writes, as 4 words."""
+def _load(builder, pointer, streamed, wanted=None):
+    """16 bytes that no kernel beside this one writes, as 4 words; zeros where not wanted."""
     kept = ".L1::no_allocate" if streamed else ""
-    text = f"ld.global.nc{kept}.v4.u32 {{$0,$1,$2,$3}}, [$4];"
-    quad = _asm(builder, text, "=r,=r,=r,=r,l", QUAD, [pointer])
+    load = f"ld.global.nc{kept}.v4.u32 {{$0,$1,$2,$3}}, [$4];"
+    if wanted is None:
+        quad = _asm(builder, load, "=r,=r,=r,=r,l", QUAD, [pointer])
+    else:
+        zeros = " ".join(f"mov.u32 ${k}, 0;" for k in range(4))
+        text = f"{{ .reg .pred p; setp.ne.u32 p, $5, 0; {zeros} @p {load} }}"
+        quad = _asm(builder, text, "=&r,=&r,=&r,=&r,l,r", QUAD, [pointer, wanted])
     return [builder.extract_value(quad, k) for k in range(4)]
 
 
@@ -49,18 +54,21 @@ def _address(builder, base, offset):
     return builder.add(builder.ptrtoint(base, WIDE), offset)
 
 
-def _tiles(builder, at_weights, at_rows, count, kept):
-    """`count` tiles from given addresses on, onto kept[column][sum] of 4 registers each."""
-    loaded = []
-    for tile in range(count):
-        planes = [
-            _load(builder, builder.add(at_weights, WIDE(tile * TILE + plane * PLANE)), True)
+def _tiles(builder, at_weights, at_rows, wanted, kept):
+    """Tiles from given addresses on, onto kept[column][sum] of 4 registers each.
+
+    wanted: one entry a tile: None, or the word that says whether it is there.
+    """
+    loaded = [
+        [
+            _load(builder, builder.add(at_weights, WIDE(tile * TILE + plane * PLANE)), True, there)
             for plane in (0, 1)
         ]
-        loaded.append(planes)
+        for tile, there in enumerate(wanted)
+    ]
     for tile, planes in enumerate(loaded):
         for column, at_row in enumerate(at_rows):
-            row = _load(builder, builder.add(at_row, WIDE(tile * 64)), False)
+            row = _load(builder, builder.add(at_row, WIDE(tile * 64)), False, wanted[tile])
             halves = [
                 [_bytes(builder, row[0], row[1], low), _bytes(builder, row[2], row[3], low)]
                 for low in (False, True)
@@ -74,14 +82,14 @@ def _tiles(builder, at_weights, at_rows, count, kept):
                     builder.store(value, one)
 
 
-def _loop(builder, tile, last, step, body):
-    """body() while tile + step <= last; tile is a slot."""
+def _loop(builder, tile, last, step, least, body):
+    """body() while at least `least` tiles are left, a step further each time; tile is a slot."""
     test = builder.append_basic_block("tiles.test")
     inside = builder.append_basic_block("tiles")
     after = builder.append_basic_block("tiles.after")
     builder.branch(test)
     builder.position_at_end(test)
-    end = builder.add(builder.load(tile), WIDE(step))
+    end = builder.add(builder.load(tile), WIDE(least))
     builder.cbranch(builder.icmp_signed("<=", end, last), inside, after)
     builder.position_at_end(inside)
     body()
@@ -95,33 +103,45 @@ def _slot(builder, kind):
         return builder.alloca(kind)
 
 
-def emit_sums(builder, columns, ahead, data, values):
-    """The whole of fragment_sums; data: the pointers of room, w and x by argument."""
-    to, at, pairs, rows, first, last = (values[k] for k in (1, 3, 5, 6, 7, 8))
+def emit_sums(builder, columns, ahead, rest, data, values, index=None):
+    """The whole of fragment_sums; data: the pointers of room, w and x; values: the rest.
+
+    ahead: tiles whose loads stand before their products; rest: as many where fewer are left.
+    index: where rows are gathered, (pointer to int64, first, divisor).
+    """
+    to, at, pairs, rows, first, last = values
     lane = builder.zext(_lane(builder), WIDE)
     group, third = builder.lshr(lane, WIDE(2)), builder.and_(lane, WIDE(3))
-    weights = _address(builder, data[2], builder.add(at, builder.mul(lane, WIDE(16))))
+    weights = _address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))
     starts = []
     for column in range(columns):
         row = builder.add(group, WIDE(COLUMNS * column))
         row = builder.select(builder.icmp_signed("<", row, rows), row, WIDE(0))
+        if index is not None:
+            slot = builder.load(builder.gep(index[0], [builder.add(index[1], row)]))
+            row = builder.sdiv(slot, index[2])
         inside = builder.add(builder.mul(row, pairs), builder.mul(third, WIDE(4)))
-        starts.append(_address(builder, data[4], builder.mul(inside, WIDE(4))))
+        starts.append(_address(builder, data[2], builder.mul(inside, WIDE(4))))
     kept = [[[_slot(builder, WORD) for _ in range(4)] for _ in PRODUCTS] for _ in range(columns)]
     for slots in (one for column in kept for one in column):
         for slot in slots:
             builder.store(WORD(0), slot)
     tile = _slot(builder, WIDE)
     builder.store(first, tile)
-    for step in dict.fromkeys((ahead, 1)):
 
-        def body(step=step):
-            here = builder.load(tile)
-            at_weights = builder.add(weights, builder.mul(here, WIDE(TILE)))
-            at_rows = [builder.add(one, builder.mul(here, WIDE(64))) for one in starts]
-            _tiles(builder, at_weights, at_rows, step, kept)
+    def body(step, guarded):
+        here = builder.load(tile)
+        at_weights = builder.add(weights, builder.mul(here, WIDE(TILE)))
+        at_rows = [builder.add(one, builder.mul(here, WIDE(64))) for one in starts]
+        wanted = [None] * step
+        if guarded:
+            left = builder.sub(last, here)
+            there = [builder.icmp_signed("<", WIDE(k), left) for k in range(step)]
+            wanted = [builder.zext(one, WORD) for one in there]
+        _tiles(builder, at_weights, at_rows, wanted, kept)
 
-        _loop(builder, tile, last, step, body)
+    _loop(builder, tile, last, ahead, ahead, lambda: body(ahead, False))
+    _loop(builder, tile, last, rest, 1, lambda: body(rest, True))
     for column, sums in enumerate(kept):
         for pair in range(4):
             high, middle, low = (builder.sext(builder.load(one[pair]), WIDE) for one in sums)

@@ -13,15 +13,16 @@ from numba import cuda
 from numba.core import types
 
 from .. import pack
-from ..scalars import add, mul, pow2, rn, silu
+from ..scalars import ZERO, add, mul, pow2, rn, silu
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
 from .target import SIMULATED, device, kernel, threads
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
+CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
 BUCKETS = (8, 16, 32, 64)  # rows that one launch takes: as many mma wide as needed
-WARPS = {8: 8, 16: 8, 32: 4, 64: 4}  # of a block, by bucket: their sums stand in shared memory
+WARPS = {8: 16, 16: 16, 32: 8, 64: 4}  # of a block, by bucket: their sums stand in shared memory
 
 
 @device
@@ -46,17 +47,29 @@ def linear_kernel(bucket):
         block, warp = block0 + cuda.blockIdx.x, cuda.threadIdx.x >> 5
         tiles, warps = pairs >> 4, cuda.blockDim.x >> 5
         first, last = tiles * warp // warps, tiles * (warp + 1) // warps
+        item, items, output = cuda.threadIdx.x, rows * OUTPUTS, cuda.threadIdx.x & 15
+        column = block * OUTPUTS + output
+        # What the end needs is asked for before the products, so that nobody waits for it then.
+        exponent, before = i64(0), ZERO
+        if item < items:
+            exponent = i64(ex[item >> 4]) + i64(ew[column])
+            if onto:
+                before = y[(item >> 4) * stride + column0 + column]
         sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
         cuda.syncthreads()
-        for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
-            row, output = item >> 4, item & 15
+        while item < items:
+            row = item >> 4
             at, total = place(output, row), i64(0)
             for j in range(warps):
                 total += room[j * size + at]
-            column = block * OUTPUTS + output
-            value = scaled(total, i64(ex[row]) + i64(ew[column]))
             to = row * stride + column0 + column
-            y[to] = add(y[to], value) if onto else value
+            value = scaled(total, exponent)
+            y[to] = add(before, value) if onto else value
+            item += cuda.blockDim.x
+            if item < items:
+                exponent = i64(ex[item >> 4]) + i64(ew[column])
+                if onto:
+                    before = y[(item >> 4) * stride + column0 + column]
 
     linear_block.__name__ += f"_{bucket}"
     return kernel(linear_block)
@@ -77,18 +90,22 @@ def gated_kernel(bucket):
         share = warp - which * half
         first, last = tiles * share // half, tiles * (share + 1) // half
         at = (cuda.blockIdx.x + which * blocks) * tiles * TILE
+        item, output = cuda.threadIdx.x, cuda.threadIdx.x & 15
+        column = cuda.blockIdx.x * OUTPUTS + output
+        on_gate, on_up = i64(ew[column]), i64(ew[blocks * OUTPUTS + column])
+        on_row = i64(ex[min(item >> 4, rows - 1)])
         sums(room, warp * size, w, at, xq, pairs, rows, first, last)
         cuda.syncthreads()
-        for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
-            row, output = item >> 4, item & 15
+        while item < rows * OUTPUTS:
+            row = item >> 4
             at, gate, up = place(output, row), i64(0), i64(0)
             for j in range(half):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
-            column = cuda.blockIdx.x * OUTPUTS + output
-            g = scaled(gate, i64(ex[row]) + i64(ew[column]))
-            u = scaled(up, i64(ex[row]) + i64(ew[blocks * OUTPUTS + column]))
-            h[row * stride + column0 + column] = mul(silu(g), u)
+            made = mul(silu(scaled(gate, on_row + on_gate)), scaled(up, on_row + on_up))
+            h[row * stride + column0 + column] = made
+            item += cuda.blockDim.x
+            on_row = i64(ex[min(item >> 4, rows - 1)])
 
     gated_block.__name__ += f"_{bucket}"
     return kernel(gated_block)
@@ -99,10 +116,16 @@ def bucket_of(rows):
     return next((bucket for bucket in BUCKETS if rows <= bucket), BUCKETS[-1])
 
 
-def warps_of(bucket, pairs):
-    """Warps of a block: no more than there are tiles, and enough that no sum can overflow."""
-    warps = min(WARPS[bucket], pairs >> 4)
-    assert -(-(pairs >> 4) // warps) * INPUTS <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
+def warps_of(bucket, pairs, blocks):
+    """Warps of a block of threads: 16 where few blocks share the chip, else 8; each with 2 tiles.
+
+    No sum can overflow: none takes more than MOST_INPUTS.
+    """
+    tiles = pairs >> 4
+    warps = min(WARPS[bucket], 16 if blocks <= 2 * CHIP else 8, max(1, tiles // 2))
+    if blocks > 8 * CHIP:
+        warps = min(warps, max(1, tiles // 4))
+    assert -(-tiles // warps) * INPUTS <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
     return 1 if SIMULATED else warps
 
 
@@ -152,7 +175,7 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
     for m in range(0, rows, BUCKETS[-1]):
         left = min(rows - m, BUCKETS[-1])
         bucket = bucket_of(left)
-        shape = (block1 - block0, 32 * warps_of(bucket, pairs), stream)
+        shape = (block1 - block0, 32 * warps_of(bucket, pairs, block1 - block0), stream)
         linear_kernel(bucket)[shape](
             xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, y[m * stride :], stride, column0,
             add,
@@ -168,7 +191,8 @@ def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
     """
     assert 2 * pairs % INPUTS == 0 and rows <= BUCKETS[-1], (pairs, rows)
     bucket = bucket_of(rows)
-    shape = (blocks, 64 * max(1, warps_of(bucket, pairs) // 2), stream)
+    warps = max(2, warps_of(bucket, pairs, blocks) // 2 * 2)
+    shape = (blocks, 32 * warps, stream)
     gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
 
 

@@ -172,8 +172,9 @@ if SIMULATED:
 
     def _wrapped(total, dtype):
         """An integer brought into the range of a type."""
-        low = total & ((1 << 8 * dtype.itemsize) - 1)
-        return low - (1 << 8 * dtype.itemsize) if dtype.kind == "i" and low >> 63 else low
+        size = 8 * dtype.itemsize
+        low = total & ((1 << size) - 1)
+        return low - (1 << size) if dtype.kind == "i" and low >> (size - 1) else low
 
     @device
     def block_sum(value, room):
@@ -184,6 +185,17 @@ if SIMULATED:
     def block_max(value, room):
         """As on a device; `room` is not needed here."""
         return max(_everyone(value))
+
+    @device
+    def lane_value(value, lane):
+        """The value of another lane of the warp."""
+        return _everyone(value)[cuda.threadIdx.x // WARP * WARP + lane]
+
+    @device
+    def block_rank(flag, room):
+        """As on a device; `room` is not needed here."""
+        flags = _everyone(flag)
+        return sum(flags[: cuda.threadIdx.x]), sum(flags)
 
 else:
 
@@ -229,3 +241,26 @@ else:
             value = max(value, room[warp])
         cuda.syncthreads()
         return value
+
+    @device
+    def lane_value(value, lane):
+        """The value of another lane of the warp; all lanes ask."""
+        return cuda.shfl_sync(ALL_LANES, value, lane)
+
+    @device
+    def block_rank(flag, room):
+        """(threads before this one whose flag is set, all whose flag is set) of the block.
+
+        room: shared, an int32 a warp.
+        """
+        votes = cuda.ballot_sync(ALL_LANES, flag)
+        warp, before = cuda.threadIdx.x >> 5, (1 << cuda.laneid) - 1
+        if cuda.laneid == 0:
+            room[warp] = cuda.popc(votes)
+        cuda.syncthreads()
+        rank, total = cuda.popc(votes & before), 0
+        for one in range(cuda.blockDim.x >> 5):
+            rank += room[one] if one < warp else 0
+            total += room[one]
+        cuda.syncthreads()
+        return rank, total

@@ -1,0 +1,152 @@
+"""The CUDA twin of select.py: a thread scores a pool, a block finds the best of a row."""
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from ..scalars import INF_BITS, SIGN_OFF, ZERO, add, bits, fma, mul, pow2, rn
+from ..select import BINS, SHIFTS
+from ..weigh import LOWEST, in_order
+from .latent_attend import halves
+from .placed import on_device
+from .target import WARP, block_rank, device, kernel, threads
+from .twins import twin
+
+i32, i64 = np.int32, np.int64
+THREADS = 256
+BLOCKS = 512  # along the pools of a row, at most
+
+
+@kernel
+def score_pools(
+    q, ei, w, wcol, wscale, keys, exponent, positions, lanes, tables, per_page, kpool, pairs, most,
+    scores, first,
+):  # fmt: skip
+    """Row first + blockIdx.y: scores [rows, n] int32 in their order; q and keys [.] int32."""
+    row, heads = first + cuda.blockIdx.y, ei.shape[1]
+    pools = (positions[row] + 1) // kpool
+    if pools <= most:
+        return
+    for pool in range(cuda.grid(1), pools, cuda.gridsize(1)):
+        at = (i64(tables[lanes[row], pool // per_page]) * per_page + pool % per_page) * pairs
+        score = ZERO
+        for head in range(heads):
+            total, q_at = i64(0), (row * heads + head) * pairs
+            for p in range(pairs):
+                a, b = halves(q[q_at + p]), halves(keys[at + p])
+                total += a[0] * b[0] + a[1] * b[1]
+            s = mul(rn(total), pow2(i32(i64(ei[row, head]) + exponent)))
+            score = fma(mul(w[row, wcol + head], wscale), s if s > ZERO else ZERO, score)
+        pattern = bits(add(score, ZERO))
+        none = i32(pattern & SIGN_OFF) > INF_BITS
+        scores[row - first, pool] = LOWEST if none else in_order(pattern)
+
+
+@device
+def count_digits(keys, row, pools, shift, upper, bins):
+    """bins [BINS] shared: how many keys have each digit, of those with `upper` above it."""
+    for i in range(cuda.threadIdx.x, BINS, cuda.blockDim.x):
+        bins[i] = 0
+    cuda.syncthreads()
+    above = i32(SHIFTS[0] if shift == SHIFTS[1] else SHIFTS[1])
+    mask = i32((1 << (above - shift)) - 1)
+    for i in range(cuda.threadIdx.x, pools, cuda.blockDim.x):
+        key = keys[row, i]
+        if shift == SHIFTS[0]:
+            cuda.atomic.add(bins, (key >> i32(SHIFTS[0])) + BINS // 2, 1)
+        elif i32(key >> above) == upper:
+            cuda.atomic.add(bins, i32(i32(key >> i32(shift)) & mask), 1)
+    cuda.syncthreads()
+
+
+@device
+def digit_of(bins, left, found):
+    """found [2] shared: the digit where the `left`-th best key is, and how many of it are left."""
+    me, each = cuda.threadIdx.x, BINS // WARP
+    part = cuda.shared.array(WARP, types.int32)
+    if me < WARP:
+        total = 0
+        for i in range(each):
+            total += bins[me * each + i]
+        part[me] = total
+    cuda.syncthreads()
+    if me == 0:
+        lane = WARP - 1
+        while part[lane] < left:
+            left -= part[lane]
+            lane -= 1
+        digit = (lane + 1) * each - 1
+        while bins[digit] < left:
+            left -= bins[digit]
+            digit -= 1
+        found[0], found[1] = digit, left
+    cuda.syncthreads()
+
+
+@kernel
+def keep_best_block(keys, positions, kpool, most, picked, counts, first):
+    """Row first + block: its best pools, ascending; keys [rows, n] int32 of score_pools."""
+    bins, found = cuda.shared.array(BINS, types.int32), cuda.shared.array(2, types.int32)
+    room = cuda.shared.array(32, types.int32)
+    row, me, step = first + cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    at, pools = cuda.blockIdx.x, (positions[row] + 1) // kpool
+    if me == 0:
+        counts[row] = min(pools, most)
+    if pools <= most:
+        for i in range(me, pools, step):
+            picked[row, i] = i
+        return
+    least, left = i32(0), i64(most)
+    for shift in SHIFTS:
+        count_digits(keys, at, pools, shift, least, bins)
+        digit_of(bins, left, found)
+        digit, left = i32(found[0]), i64(found[1])
+        if shift == SHIFTS[0]:
+            least = i32(digit - i32(BINS // 2))
+        elif shift == SHIFTS[1]:
+            least = i32(i32(least << i32(11)) | digit)
+        else:
+            least = i32(i32(least << i32(10)) | digit)
+        cuda.syncthreads()
+    count, equals = i64(0), i64(0)
+    for start in range(0, pools, step):
+        pool = start + me
+        key = keys[at, pool] if pool < pools else LOWEST
+        same = pool < pools and key == least
+        rank = block_rank(same, room)
+        kept = (pool < pools and key > least) or (same and equals + rank[0] < left)
+        equals += rank[1]
+        rank = block_rank(kept, room)
+        if kept:
+            picked[row, count + rank[0]] = pool
+        count += rank[1]
+
+
+def select_rows(
+    stream, qi, ei, w, wcol, wscale, keys, exponent, positions, lanes, tables, page_rows, kpool,
+    most, picked, counts, scores, first, last,
+):  # fmt: skip
+    """As the CPU's select_rows; scores [>= last - first, pools of the longest row] int32."""
+    if last <= first:
+        return
+    block, pairs, n = threads(THREADS), keys.shape[2] // 2, scores.shape[1]
+    words, flat = qi.reshape(qi.size).view(i32), keys.reshape(keys.size).view(i32)
+    grid = (min(BLOCKS, -(-n // block)), last - first)
+    score_pools[grid, block, stream](
+        words, ei, w, wcol, wscale, flat, exponent, positions, lanes, tables, page_rows // kpool,
+        kpool, pairs, most, scores, first,
+    )  # fmt: skip
+    keep_best_block[last - first, block, stream](
+        scores, positions, kpool, most, picked, counts, first
+    )
+
+
+def select_rows_as_registered(stream, *arguments):
+    """select_rows with scores of its own."""
+    *given, first, last = arguments
+    tables, page_rows, kpool = given[9:12]
+    n = tables.shape[1] * (page_rows // kpool)
+    select_rows(stream, *given, on_device(np.zeros((max(last, 1), n), i32)), first, last)
+
+
+twin("select_rows", select_rows_as_registered)

@@ -1,0 +1,95 @@
+"""What CUDA kernels do together that no CPU kernel does alone, against the meaning of its parts."""
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from kvtape.core.kernels import meaning, registry
+from kvtape.core.kernels.cuda import experts, linear, planes
+
+Array = Any
+
+
+def packed(weights: Array) -> Array:
+    """Weights [N, K] int16 in the device's form."""
+    made = np.zeros(planes.planes_size(*weights.shape), np.int8)
+    planes.pack_planes(weights, made)
+    return made
+
+
+def mapped(x: Array, ex: Array, weights: Array, ew: Array) -> Array:
+    """The linear map that is meant: exact sums, one rounding, one power of two."""
+    sums = (x.astype(np.int64) @ weights.astype(np.int64).T).astype(np.float32)
+    return sums * meaning.pow2(ex[:, None].astype(np.int32) + ew[None].astype(np.int32))
+
+
+def digits(rng: np.random.Generator, *shape: int) -> Array:
+    """Random int16 of the whole range."""
+    return rng.integers(-32639, 32640, shape, np.int16)
+
+
+def gated(rng: np.random.Generator, rows: int) -> bool:
+    """Whether gate, up and their unit in one launch are those one after another."""
+    inputs, blocks = 96, 2
+    x, weights = digits(rng, rows, inputs), digits(rng, 32 * blocks, inputs)
+    ex, ew = rng.integers(-20, -12, rows, np.int8), rng.integers(-18, -12, 32 * blocks, np.int8)
+    words, w, on_x, on_w = map(
+        cuda.to_device, (x.view(np.int32).reshape(-1), packed(weights), ex, ew)
+    )
+    stride, column0 = 16 * blocks + 9, 5
+    h = cuda.to_device(np.full(rows * stride, 3, np.float32))
+    linear.gated(0, words, on_x, w, on_w, inputs // 2, rows, blocks, h, stride, column0)
+    both = mapped(x, ex, weights, ew)
+    want = np.full((rows, stride), 3, np.float32)
+    unit = meaning.silu(both[:, : 16 * blocks]) * both[:, 16 * blocks :]
+    want[:, column0 : column0 + 16 * blocks] = unit
+    return registry.same_bits(want, h.copy_to_host().reshape(want.shape))
+
+
+def routed(rng: np.random.Generator, rows: int, many: int, chosen: int) -> bool:
+    """Whether grouped experts give what each gives alone."""
+    inputs, blocks, outputs = 64, 2, 32
+    inner, limit = 16 * blocks, np.float32(10)
+    ids = np.array([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)], np.int64)
+    order = np.argsort(ids.reshape(-1), kind="stable")
+    starts = np.searchsorted(np.sort(ids.reshape(-1)), np.arange(many + 1))
+    x, ex = digits(rng, rows, inputs), rng.integers(-20, -12, rows, np.int8)
+    up, down = digits(rng, many, 2 * inner, inputs), digits(rng, many, outputs, inner)
+    on_up, on_down = (
+        rng.integers(-18, -12, shape[:2], np.int8) for shape in (up.shape, down.shape)
+    )
+    slots = rows * chosen
+    hq, he = digits(rng, slots, inner), rng.integers(-20, -12, slots, np.int8)
+    given = [np.full(min(many, slots), 7, np.int64), order, starts]
+    busy, slot_order, slot_starts = map(cuda.to_device, given)
+    h = cuda.to_device(np.zeros(slots * inner, np.float32))
+    parts = cuda.to_device(np.zeros(slots * (outputs + 3), np.float32))
+    experts.list_busy(0, slot_starts, busy)
+    experts.expert_up(
+        0, cuda.to_device(x.view(np.int32).reshape(-1)), cuda.to_device(ex),
+        cuda.to_device(packed(up.reshape(-1, inputs))), cuda.to_device(on_up.reshape(-1)),
+        inputs // 2, busy, slot_order, slot_starts, chosen, blocks, limit, h, inner, 0,
+    )  # fmt: skip
+    experts.expert_down(
+        0, cuda.to_device(hq.view(np.int32).reshape(-1)), cuda.to_device(he),
+        cuda.to_device(packed(down.reshape(-1, inner))), cuda.to_device(on_down.reshape(-1)),
+        inner // 2, busy, slot_order, slot_starts, outputs // 16, parts, outputs + 3, 1,
+    )  # fmt: skip
+    want_h = np.zeros((slots, inner), np.float32)
+    want_parts = np.zeros((slots, outputs + 3), np.float32)
+    for at, slot in enumerate(order):
+        e, row = ids.reshape(-1)[slot], slot // chosen
+        both = mapped(x[row : row + 1], ex[row : row + 1], up[e], on_up[e])[0]
+        gate, side = np.minimum(both[:inner], limit), np.clip(both[inner:], -limit, limit)
+        want_h[at] = meaning.silu(gate) * side
+        want_parts[slot, 1 : 1 + outputs] = mapped(
+            hq[at : at + 1], he[at : at + 1], down[e], on_down[e]
+        )[0]
+    listed = np.full(min(many, slots), experts.NOBODY)
+    listed[: np.unique(ids).size] = np.unique(ids)
+    return (
+        registry.same_bits(listed, busy.copy_to_host())
+        and registry.same_bits(want_h, h.copy_to_host().reshape(want_h.shape))
+        and registry.same_bits(want_parts, parts.copy_to_host().reshape(want_parts.shape))
+    )
