@@ -47,8 +47,8 @@ def refusal(wanted: Wanted) -> str:
         what = f"its streams at a {wanted.context}-token window"
         need, leaves = _beside_own(wanted)
     told = (
-        f"--parallel {wanted.lanes} needs {gib(need)} for {what}, and the memory budget leaves"
-        f" {gib(leaves)}: serve --parallel {lanes}, or lower --context{_to_context(wanted)}"
+        f"--parallel {wanted.lanes} needs {size(need)} for {what}, and the memory budget leaves"
+        f" {size(leaves)}: serve --parallel {lanes}, or lower --context{_to_context(wanted)}"
     )
     if not wanted.paged and fits_on_pages(wanted):
         return told + ", or serve with --kv-pages on: one pool that all streams share"
@@ -65,25 +65,27 @@ def _beside_own(wanted: Wanted) -> tuple[int, int]:
 def _refused_window(wanted: Wanted) -> str:
     need = replace(wanted, lanes=1).least_bytes
     told = (
-        f"--context {wanted.context} needs {gib(need)} for one stream alone, and the memory budget"
-        f" leaves {gib(wanted.room_bytes)}: "
+        f"--context {wanted.context} needs {size(need)} for one stream alone, and the memory budget"
+        f" leaves {size(wanted.room_bytes)}: "
     )
+    if context := fitting_context(wanted, wanted.context):
+        return told + f"lower --context to {context}"
     context = fitting_context(replace(wanted, lanes=1), wanted.context)
-    return told + (f"lower --context to {context}" if context else "no --context would fit")
+    return told + (f"--parallel 1 --context {context} would do" if context else "no --context fits")
 
 
 def _refused_share(wanted: Wanted) -> str:
     if not replace(wanted, share=0).fits:
-        needs = gib(wanted.snapshots_bytes)
+        needs = size(wanted.snapshots_bytes)
         told = refusal(replace(wanted, share=0))
         return f"{told}; the kept states of --share {wanted.share} need {needs} besides"
     left = wanted.room_bytes - replace(wanted, share=0).least_bytes
     most = fitting_share(wanted)
     mend = f"--share {most} fits" if most else "none fits, leave --share away"
     return (
-        f"--share {wanted.share} needs {gib(wanted.snapshots_bytes)} for its kept states,"
-        f" {mib(wanted.sizes.snapshot_bytes)} each, and the least of the streams leaves"
-        f" {gib(left)}: {mend}"
+        f"--share {wanted.share} needs {size(wanted.snapshots_bytes)} for its kept states,"
+        f" {size(wanted.sizes.snapshot_bytes)} each, and the least of the streams leaves"
+        f" {size(left)}: {mend}"
     )
 
 

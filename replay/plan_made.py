@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from ..core.plan import Plan, PlanRefused, kept_states
 from ..core.plan_notes import notes
+from ..core.plan_wanted import GIB
+from ..devices.memory_here import machine_bytes
 from .opening import BadOption, Division, RunOptions
 from .plan_start import Asked, Start, ask
 
@@ -37,13 +39,24 @@ class Planned:
         )
 
 
+def cards_bytes() -> int:
+    """The memory of this machine's first GPU, all of it. Raises NoCard."""
+    from ..devices.cuda.card import open_card  # what it needs is not everywhere, and slow to load
+
+    return open_card(0).info().total
+
+
+MEMORY = {"cpu": machine_bytes, "cuda": cards_bytes}  # what a run's ranks share
+
+
 def planned(model: str, options: RunOptions) -> Planned:
     """The plan of a start. Raises BadOption where there is none, ModelError, UnsupportedShape."""
-    asked = ask(start_of(model, options))
+    start = start_of(model, options)
+    asked = ask(start, MEMORY[options.device])
     try:
         found = asked.plan()
     except PlanRefused as error:
-        raise BadOption(f"{error} (kvtape plan {model} --what-fits tells more)") from None
+        raise BadOption(f"{error} (more: {command_of(start)})") from None
     return Planned(asked, found, tuple(notes(asked.wanted, found)))
 
 
@@ -63,3 +76,23 @@ def start_of(model: str, options: RunOptions) -> Start:
         pages=options.pages,
         order=options.plan_order,
     )
+
+
+def command_of(start: Start) -> str:
+    """The command that tells what would fit in place of a start that was refused."""
+    usual = Start(start.model)
+    told = {
+        "--tp": (start.world, usual.world),
+        "--parallel": (start.lanes, usual.lanes),
+        "--context": (start.context, usual.context),
+        "--mtp-drafts": (start.drafts, usual.drafts),
+        "--kv-pages": (start.kv_pages, usual.kv_pages),
+        "--store": (start.store, usual.store),
+        "--share": (start.share, usual.share),
+        "--room": (start.room, usual.room),
+        "--plan-order": (start.order, usual.order),
+    }
+    given = [f"{flag} {value}" for flag, (value, unset) in told.items() if value != unset]
+    if start.cache_bytes is not None:
+        given.append(f"--prompt-cache-gib {start.cache_bytes / GIB:g}")
+    return " ".join(["kvtape plan", start.model, *given, "--what-fits"])

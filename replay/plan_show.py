@@ -48,7 +48,7 @@ def _kept(asked: Asked, found: Plan) -> str:
     wanted, each = asked.wanted, asked.wanted.sizes.snapshot_bytes
     if not wanted.lends:
         return f"prompts are kept as copies, in {size(found.cache_bytes)}"
-    most = f"at most {kept_states(wanted, found)} prompts are kept on those pages"
+    most = f"at most {kept_states(wanted, found) or 'no'} prompts are kept on those pages"
     return f"{most}, {size(each)} each beside them" if each else most
 
 
@@ -119,7 +119,15 @@ def show_fits(asked: Asked) -> None:
 
 
 def _fits(asked: Asked) -> Fits:
-    return what_fits(asked.wanted, MOST_LANES, asked.shape.context)
+    return what_fits(_in_all_of_it(asked), MOST_LANES, asked.shape.context)
+
+
+def _in_all_of_it(asked: Asked) -> Wanted:
+    """What is wanted, in all that this machine has where the room was cut to what is wanted."""
+    memory = asked.memory
+    if not memory.here:
+        return asked.wanted
+    return replace(asked.wanted, room_bytes=memory.total - memory.weights - memory.reserve)
 
 
 def ways(asked: Asked) -> list[tuple[str, Wanted]]:

@@ -266,7 +266,7 @@ def test_too_many_kept_states_are_refused_with_a_number_that_fits() -> None:
         plan(replace(of, share=27))
     with pytest.raises(PlanRefused, match=r"--share 3 needs .* leave --share away"):
         plan(replace(of, room_bytes=1_028 * PAGE + 3 * FIXED_180 + MIB, share=3))
-    with pytest.raises(PlanRefused, match=r"--parallel 1, .* --share 3 need 0\.53 GiB besides"):
+    with pytest.raises(PlanRefused, match=r"--parallel 1, .* --share 3 need 540\.00 MiB besides"):
         plan(replace(of, room_bytes=1_025 * PAGE, share=3))
 
 
@@ -278,10 +278,12 @@ def test_a_room_without_one_window_names_the_longest_that_fits() -> None:
     assert "--context 1048576 needs 12.76 GiB for one stream alone" in said
     assert "leaves 2.33 GiB" in said
     longest = int(said.rsplit(" ", 1)[1])
-    plan(replace(of, lanes=1, context=longest))
+    plan(replace(of, context=longest))
     with pytest.raises(PlanRefused):
-        plan(replace(of, lanes=1, context=longest + 1))
-    with pytest.raises(PlanRefused, match="no --context would fit"):
+        plan(replace(of, context=longest + 1))
+    with pytest.raises(PlanRefused, match="--parallel 1 --context 512 would do"):
+        plan(replace(of, room_bytes=2 * PAGE))
+    with pytest.raises(PlanRefused, match="no --context fits"):
         plan(replace(of, room_bytes=PAGE))
     with pytest.raises(PlanRefused, match=r"leaves -1\.00 GiB"):
         plan(replace(of, room_bytes=-GIB))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from kvtape.__main__ import app
 from kvtape.core.plan_pages import KvPages, SwitchRefused, on_pages, refuse_share, share_warning
-from kvtape.core.plan_room import ample_bytes, reserve_bytes, room_bytes
+from kvtape.core.plan_room import reserve_bytes
 from kvtape.core.plan_wanted import Order
 from kvtape.replay.opening import MalformedOption
 from kvtape.replay.plan_options import bytes_of, gib_of, kv_pages_of, kv_share_of

@@ -299,6 +299,27 @@ def test_a_start_that_does_not_fit_is_refused_with_numbers_and_flags_before_any_
         assert word in line, line
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--tp", "2", "--room", "15.256GiB", "--kv-pages", "off", "--context", "1048576"),
+        ("--tp", "3", "--room", "5GiB", "--context", "524288", "--plan-order", "today"),
+        ("--tp", "2", "--room", "6GiB", "--context", "524288", "--parallel", "9", "--mtp-drafts",
+         "0", "--store", "flat", "--prompt-cache-gib", "0.5"),
+        ("--tp", "2", "--room", "9GiB", "--context", "8192", "--kv-pages", "on", "--share", "999"),
+    ],
+)  # fmt: skip
+def test_the_command_that_a_refusal_names_tells_what_would_fit(
+    flags: tuple[str, ...], flash: str
+) -> None:
+    """It is the same plan, refused in the same words."""
+    said = run("serve", flash, "--port", "0", *flags).stderr.strip().splitlines()[-1]
+    why, _, named = said.removesuffix(")").partition(" (more: kvtape ")
+    told = run(*named.split())
+    assert told.exit_code == 3 and told.stderr.strip() == why
+    assert "largest that fits, all else as asked" in told.stdout
+
+
 @pytest.mark.parametrize("model", [LLAMA, "smollm2", "fake-pages"])
 @pytest.mark.parametrize("given", ["flag", "variable"])
 def test_families_that_are_pages_alone_refuse_windows_with_the_reason(
@@ -368,6 +389,6 @@ def test_a_promise_that_does_not_hold_is_said_at_start(flash: str) -> None:
     short, cache = made.notes
     assert short.startswith("windows would hold 786432 rows in this room, for 3 of 8 streams")
     assert "the fixed parts of all 8 streams come first; with --parallel" in short
-    assert "the prompt cache gets 0.01 GiB of 16.00 GiB: room for no kept states" in cache
+    assert "of 16.00 GiB: room for no kept states beside their pages" in cache
     sound = planned(flash, RunOptions(world=2, context=131_072, room=40 * GIB))
     assert sound.notes == ()
