@@ -316,20 +316,31 @@ def bench(
     part: Annotated[
         str,
         typer.Argument(
-            help="decode, prompt, recording, replay, ranks, memory, ready, glm, resend, book, all"
+            help="decode, prompt, recording, replay, ranks, memory, ready, glm, resend, book,"
+            " pages, all; book takes pages along"
         ),
     ] = "all",
     rounds: Annotated[int, typer.Option(min=0, help="of each part; 0: as many as it needs")] = 0,
     peers_python: Annotated[
         str, typer.Option(help="an interpreter that has the peers; by default this one")
     ] = "",
+    trace: Annotated[
+        str, typer.Option(help="pages: a request trace, as simulate reads; by default a made one")
+    ] = "",
+    pages: Annotated[int, typer.Option(min=1, help="pages: of the pool")] = 8000,
+    live: Annotated[int, typer.Option(min=1, max=1024, help="pages: streams at once")] = 64,
+    policy: Annotated[str, typer.Option(help="pages: who is given up, as simulate has it")] = "",
     as_json: Json = False,
 ) -> None:
     """Measure speed and memory beside their bars, and beside llama.cpp and transformers."""
+    from .core.evict import POLICIES
     from .replay.bench import PARTS, run_bench
+    from .replay.bench_pages import PageOptions
 
     one_of("PART", part, (*PARTS, "all"))
-    raise typer.Exit(run_bench(part, rounds, peers_python, as_json))
+    one_of("--policy", policy, ("", *POLICIES))
+    of = PageOptions(trace, pages, live, policy)
+    raise typer.Exit(run_bench(part, rounds, peers_python, as_json, of))
 
 
 def one_of(option: str, value: str, among: tuple[str, ...]) -> None:

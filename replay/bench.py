@@ -14,12 +14,14 @@ from rich.table import Table
 
 from .. import __version__
 from ..devices.weights.checkpoint import ModelError
-from . import bench_book, bench_glm, bench_replay, bench_server, bench_speed
+from . import bench_book, bench_glm, bench_pages, bench_replay, bench_server, bench_speed
 from .bench_figures import Figure, number
+from .bench_pages import PageOptions
 from .bench_quiet import load, processor_name
 from .bench_rounds import Part, Say
 from .server_process import NotServed
 from .show import WRONG_USE, fail
+from .simulate_trace import TraceError
 
 Measure = Callable[[int, str, Say], Part]
 
@@ -35,14 +37,21 @@ PARTS: Mapping[str, tuple[int, Measure]] = {
     "glm": (5, bench_glm.glm),
     "resend": (3, lambda rounds, python, say: bench_glm.resend(rounds, say)),
     "book": (5, lambda rounds, python, say: bench_book.book(rounds, say)),
+    "pages": (3, lambda rounds, python, say: bench_pages.pages(PageOptions(), rounds, say)),
 }
+TOGETHER = {"all": tuple(PARTS), "book": ("book", "pages")}  # names of more than one part
 FAILURES = (
-    NotServed, bench_replay.Differed, bench_speed.PeerMissing, ModelError, OSError,
+    NotServed, bench_replay.Differed, bench_speed.PeerMissing, ModelError, TraceError, OSError,
 )  # fmt: skip
 
 
-def run_bench(part: str, rounds: int, peers_python: str, as_json: bool) -> int:
-    """Measure a part, or all; 0 when everything was measured, whether its bar was met or not."""
+def run_bench(
+    part: str, rounds: int, peers_python: str, as_json: bool, of: PageOptions | None = None
+) -> int:
+    """Measure a part, or all; 0 when everything was measured, whether its bar was met or not.
+
+    of: what the page operations are of.
+    """
     console = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:
@@ -50,10 +59,14 @@ def run_bench(part: str, rounds: int, peers_python: str, as_json: bool) -> int:
 
     machine = described()
     found = []
-    for name in PARTS if part == "all" else (part,):
+    for name in TOGETHER.get(part, (part,)):
         default, measure = PARTS[name]
+        count = rounds or default
         try:
-            found.append(measure(rounds or default, peers_python, say))
+            if name == "pages" and of is not None:
+                found.append(bench_pages.pages(of, count, say))
+            else:
+                found.append(measure(count, peers_python, say))
         except FAILURES as error:
             return fail(error, getattr(error, "exit_code", WRONG_USE), as_json=as_json)
     if as_json:

@@ -98,7 +98,7 @@ class TraceSource:
                 return [Close(reason="closed")]
             device.now_us = max(device.now_us, asked[self._next].at_us)
         while self._next < len(asked) and asked[self._next].at_us <= device.now_us:
-            commands.append(_arrive(self._next, asked[self._next]))
+            commands.append(arrive(self._next, asked[self._next]))
             self._next += 1
         device.next_us = asked[self._next].at_us if self._next < len(asked) else -1
         return commands
@@ -110,7 +110,8 @@ class TraceSource:
         self._news = commands_of(self._rules, [report], "")
 
 
-def _arrive(number: int, asked: Asked) -> Arrive:
+def arrive(number: int, asked: Asked) -> Arrive:
+    """The wish for a reply to a request of the trace."""
     name = str(number)
     return Arrive(
         request=RequestId(name),

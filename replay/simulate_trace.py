@@ -2,8 +2,8 @@
 
 A line is a request: `timestamp` (ms), `input_length`, `output_length` (tokens), and `hash_ids`: an
 id for each 512 tokens of the prompt, equal where all tokens up to there are. The machine's page
-stands for those 512 tokens in 8 rows of 64, and the token of a row is the id itself: what the ids
-say is equal is equal to the prompt tree, and nothing else is.
+stands for those 512 tokens in 8 rows of 64 (or in any number of rows), and the token of a row is
+the id itself: what the ids say is equal is equal to the prompt tree, and nothing else is.
 """
 
 import json
@@ -16,7 +16,6 @@ from ..events.ids import Token
 
 PAGE_TOKENS = 512
 PAGE_ROWS = 8
-ROW_TOKENS = PAGE_TOKENS // PAGE_ROWS
 LEAST_REPLY = 2  # rows: a prompt is kept in the turn after its first token, while it is there
 OWN = 2**30  # tokens from here on are a request's own: they repeat in no other
 VOCAB = 2**31 - 1
@@ -38,10 +37,10 @@ class Asked:
     ids: int
 
 
-def read_trace(path: Path, limit: int = 0) -> list[Asked]:
+def read_trace(path: Path, limit: int = 0, page_rows: int = PAGE_ROWS) -> list[Asked]:
     """The requests in order of arrival, at most `limit` of them (0: all). Raises TraceError."""
     try:
-        found = list(_lines(path, limit))
+        found = list(_lines(path, limit, page_rows))
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
     if not found:
@@ -49,18 +48,19 @@ def read_trace(path: Path, limit: int = 0) -> list[Asked]:
     return sorted(found, key=lambda asked: asked.at_us)
 
 
-def _lines(path: Path, limit: int) -> Iterator[Asked]:
+def _lines(path: Path, limit: int, page_rows: int) -> Iterator[Asked]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if limit and number >= limit:
                 return
             try:
-                yield _asked(json.loads(line), number)
+                yield asked_by(json.loads(line), number, page_rows)
             except (ValueError, KeyError, TypeError) as error:
                 raise TraceError(f"{path}, line {number + 1}: {error}") from error
 
 
-def _asked(line: dict[str, Any], number: int) -> Asked:
+def asked_by(line: dict[str, Any], number: int, page_rows: int) -> Asked:
+    """The request of a line, as `page_rows` rows for each page. Raises ValueError, KeyError."""
     at, length, reply, ids = (
         line[name] for name in ("timestamp", "input_length", "output_length", "hash_ids")
     )
@@ -74,9 +74,10 @@ def _asked(line: dict[str, Any], number: int) -> Asked:
     if any(type(one) is not int or not 0 <= one < OWN for one in ids):
         raise ValueError("a hash_id is no integer from 0 to 2^30")
     whole, rest = divmod(length, PAGE_TOKENS)
-    rows = [Token(one) for one in ids[:whole] for _ in range(PAGE_ROWS)]
-    rows += [own_token(number)] * -(-rest // ROW_TOKENS)
-    return Asked(at * 1000, tuple(rows), max(LEAST_REPLY, -(-reply // ROW_TOKENS)), len(ids))
+    row_tokens = PAGE_TOKENS // page_rows
+    rows = [Token(one) for one in ids[:whole] for _ in range(page_rows)]
+    rows += [own_token(number)] * -(-rest // row_tokens)
+    return Asked(at * 1000, tuple(rows), max(LEAST_REPLY, -(-reply // row_tokens)), len(ids))
 
 
 def own_token(number: int) -> Token:

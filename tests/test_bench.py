@@ -32,6 +32,7 @@ from kvtape.replay.recording import Recording
 from kvtape.replay.rerun import Played
 
 from .replay_bench import opening
+from .small_trace import small_trace
 
 FLOATS = st.floats(0.01, 1e6)
 
@@ -284,17 +285,23 @@ def test_a_process_says_what_it_holds() -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_prints_one_json_of_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_one_json_of_every_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bench_book, "ROUNDS", 20)
-    done = CliRunner().invoke(app, ["bench", "book", "--rounds", "2", "--json"])
+    trace = str(small_trace(tmp_path / "small.jsonl"))
+    words = ["bench", "book", "--rounds", "2", "--trace", trace, "--pages", "60", "--live", "4"]
+    done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout.splitlines()[-1])
     assert {"date", "build", "machine", "load"} <= set(told["machine"])
-    (part,) = told["parts"]
+    part, pages = told["parts"]
     figures = {figure["name"]: figure for figure in part["figures"]}
     assert len(figures["rounds, tape"]["rounds"]) == 2
     assert figures["rounds, tape"]["bar"] == ">= 2,500"
     assert part["measurements"] == 4 and len(part["others_share"]) == 4
+    assert [figure["bar"] for figure in pages["figures"]] == [">= 3,000,000", ">= 300,000"]
+    assert pages["measurements"] == 4 and all(min(one["rounds"]) > 0 for one in pages["figures"])
 
 
 def test_the_table_names_every_figure_and_marks_a_busy_machine(
