@@ -1,6 +1,6 @@
 """Apply: makes a fact so in the state. It cannot refuse: what does not fit is a broken tape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..events import facts as f
@@ -204,6 +204,8 @@ def _round_run(state: State, fact: f.RoundRun) -> None:
 
 def _rows_kept(state: State, fact: f.RowsKept) -> None:
     streams, new, first = state.streams, fact.tokens, fact.starts[0]
+    vocab = state.opened.rules.vocab
+    assert not new or 0 <= min(new) <= max(new) < vocab, _odd(new, vocab)
     for stream_id, last in zip(fact.streams, fact.starts[1:], strict=True):
         if stream_id in streams:  # otherwise it finished between the launch and its outcome
             stream = streams[stream_id]
@@ -211,6 +213,11 @@ def _rows_kept(state: State, fact: f.RowsKept) -> None:
             tokens += new[first:last]
             stream.rows = len(tokens) - 1
         first = last
+
+
+def _odd(tokens: Sequence[int], vocab: int) -> str:
+    odd = next(token for token in tokens if not 0 <= token < vocab)
+    return f"token {odd} of a reply, the vocabulary has {vocab}"
 
 
 def _step_closed(state: State, fact: f.StepClosed) -> None:
