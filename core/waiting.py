@@ -7,39 +7,33 @@ passes it.
 """
 
 from ..events import facts as f
-from ..events.ids import StreamId
 from .marks import alike
-from .state import NO_LANE, State, Stream, flagged
+from .state import State, Stream, flagged
 from .store import Hit
 
 
 def waits(state: State, stream: Stream) -> bool:
     """Whether the mark that a queued stream waits for is still to come."""
     behind = state.streams.get(stream.behind)
-    return (
-        behind is not None
-        and behind.lane != NO_LANE
-        and stream.awaited > behind.rows
-        and stream.awaited in behind.marks
-    )
+    return behind is not None and stream.awaited > behind.rows and stream.awaited in behind.marks
 
 
 def wait_for(state: State, stream: Stream, hit: Hit) -> f.StreamWaits | None:
-    """The mark to wait for: the deepest that serves the prompt better than what it hits."""
+    """The mark to wait for, of whoever runs a prefix that serves better than what is hit.
+
+    Two seldom run one prefix: the later of them would have waited too.
+    """
     if not flagged(state.opened, "prefix_wait"):
         return None
-    found: tuple[int, int, StreamId] | None = None
     for other in state.lanes:
         if other is None or other > stream.stream:
-            continue  # empty, or it came later and let this one wait before
+            continue  # empty, or it came later
         ahead = state.streams[other]
         if ahead.marks and ahead.marks[-1] > max(ahead.rows, hit.mark):
             mark = _serves(state, stream, ahead, hit.mark)
-            if mark and (found is None or (mark, ahead.rows) > found[:2]):
-                found = mark, ahead.rows, other
-    if found is None:
-        return None
-    return f.StreamWaits(stream=stream.stream, behind=found[2], mark=found[0])
+            if mark:
+                return f.StreamWaits(stream=stream.stream, behind=other, mark=mark)
+    return None
 
 
 def _serves(state: State, stream: Stream, ahead: Stream, kept: int) -> int:

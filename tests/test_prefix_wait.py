@@ -136,6 +136,35 @@ def test_of_three_the_second_runs_for_the_third_when_the_first_is_gone() -> None
     assert cached == [0, 64]
 
 
+def test_nobody_waits_for_one_that_came_later() -> None:
+    """It has passed: it shares too little with who runs to wait for that, but enough with both."""
+    rig = Rig(opened_as("radix"))
+    later = chat("later", PROMPT[:40] + OTHER, rewind_tokens=38)
+    rig.step(*burst(2), later)
+    assert begun(rig.facts) == [0, 2]
+    assert of(f.StreamBegun, rig)[1].marks == (32, 64)
+    turn = rig.step(Cancel(request=RequestId("chat0"), why="client-left"))
+    assert begun(turn) == [1]
+    rig.settle()
+
+
+def test_a_mark_that_is_planned_no_more_is_waited_for_no_longer() -> None:
+    """What two prompts of one state share is planned for who resumes it; the resume is refused."""
+    rig = Rig(opened_as("radix", fake_rules(mark_rows=8), context=200))
+    shared = [*PROMPT[:40], *OTHER, 61, 61]
+    asked = [PROMPT[:30], shared + OTHER[:9], shared + PROMPT[:40]]
+    for at, text in enumerate(asked[:2]):
+        rig.step(chat(str(at), text))
+        rig.settle()
+    rig.device.refuse_resume = True
+    rig.step(chat("resumes", asked[2]), chat("waits", shared + PROMPT[9:30]))
+    assert of(f.StreamBegun, rig)[-1].marks == (80, 120)
+    assert [fact.mark for fact in of(f.StreamWaits, rig)] == [80]
+    turn = rig.step()
+    assert begun(turn) == [2, 3] and of(f.ResumeRefused, rig)
+    rig.settle()
+
+
 def test_one_that_waits_may_be_cancelled() -> None:
     rig = Rig(opened_as("radix"))
     rig.step(*burst(3))
@@ -159,6 +188,34 @@ def test_a_mark_that_is_refused_is_waited_for_no_longer() -> None:
     rig.news += [one for one in held if one.kind == "resume_acked"]
     rig.settle()
     assert rig.finished[RequestId("equal")].cached_tokens == 0
+
+
+def test_a_mark_that_was_refused_is_not_waited_for_though_another_is_to_come() -> None:
+    rig = Rig(opened_as("flat", plan=flat_plan(64 + 8 + 32 + 8), prompt_rows=64))
+    text = [*OTHER, *OTHER[::-1], *OTHER[:20]]
+    rig.step(chat("kept", text))
+    rig.settle()
+    rig.step(chat("again", text), chat("first", rewind_tokens=34))
+    assert of(f.StreamBegun, rig)[-1].marks == (32, 64)
+    held, rig.news = rig.news, [one for one in rig.news if one.kind != "resume_acked"]
+    turn = rig.step(chat("shares", [*PROMPT[:40], *OTHER]))
+    assert begun(turn) == [3] and not of(f.StreamWaits, rig)
+    rig.news += [one for one in held if one.kind == "resume_acked"]
+    rig.settle()
+
+
+@pytest.mark.parametrize(
+    ("rules", "cached"), [(fake_rules(), 0), (fake_rules(lookahead=0), 0), (paged_rules(), 56)]
+)
+def test_a_mark_at_a_prompts_end_serves_it_where_states_can_be_cut(
+    rules: FamilyRules, cached: int
+) -> None:
+    """One row is left to run: a state that is more than pages has passed it."""
+    rig = Rig(opened_as("radix", rules))
+    rig.step(chat("first", rewind_tokens=0), chat("its head", PROMPT[:64]))
+    assert bool(of(f.StreamWaits, rig)) == bool(cached)
+    rig.settle()
+    assert rig.finished[RequestId("its head")].cached_tokens == cached
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,6 +256,16 @@ def test_a_prompt_below_the_least_waits_for_nobody() -> None:
     for least, waits in ((70, 1), (71, 0)):
         rig = Rig(opened_as("radix", fake_rules(min_prompt=least)))
         rig.step(*burst(2))
+        assert len(of(f.StreamWaits, rig)) == waits
+        rig.settle()
+
+
+def test_as_many_tokens_must_be_alike_from_the_first_on() -> None:
+    """One that differs before the least is enough, though later ones are alike again."""
+    for at, waits in ((19, 0), (20, 1)):
+        rig = Rig(opened_as("radix", fake_rules(mark_rows=8, min_prompt=20)))
+        other = [*PROMPT[:at], 62, *PROMPT[at + 1 :]]
+        rig.step(chat("first", rewind_tokens=16), chat("other", other))
         assert len(of(f.StreamWaits, rig)) == waits
         rig.settle()
 
