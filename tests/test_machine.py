@@ -23,7 +23,6 @@ class Machine(RuleBasedStateMachine):
     """Arrivals that repeat, extend and fork earlier prompts; cancels, stops, small pools."""
 
     rig: Rig
-    made: type[Rig] = Rig
     store = RADIX
 
     @initialize(
@@ -47,7 +46,7 @@ class Machine(RuleBasedStateMachine):
             flags={"fake_drafter": drafter, "store": self.store}, plan=flat_plan(40 * states),
             digests="full",
         )  # fmt: skip
-        self.rig = self.made(opened)
+        self.rig = Rig(opened)
         self.prompts: list[list[int]] = []
 
     @rule(

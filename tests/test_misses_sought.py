@@ -1,40 +1,137 @@
 """What the observer of misses says is so, by a memory of everything, and a tape says the same."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvtape.core.apply import apply
 from kvtape.core.evict import POLICIES
+from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.keep import store_of
 from kvtape.core.lookups import Lookup, Reason
-from kvtape.core.state import FLAT, KeptState, State, Stream, open_state, store_flag
+from kvtape.core.state import FLAT, RADIX, KeptState, State, Stream, open_state, store_flag
 from kvtape.events import facts as f
-from kvtape.events.commands import Arrive
-from kvtape.events.facts import RunOpened
+from kvtape.events.commands import Arrive, Cancel, Flush
 from kvtape.events.ids import StreamId
 from kvtape.replay.opening import NEWER
 
 from .misses_rig import Watched, seen_again
-from .test_machine import Machine
+from .rig import arrive, flat_plan, opened_with
 from .test_play import of
 
+TEXTS = [[(7 * at + 11 * text) % 61 for at in range(70)] for text in range(5)]
 
-class Sought(Machine):
-    """The observer beside a random machine: what it says is so, by a memory of everything."""
 
-    made = Watched
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One wish: some of a text, one of its tokens perhaps another; then so many steps, -1 for all.
 
-    def teardown(self) -> None:
-        super().teardown()
-        rig = getattr(self, "rig", None)
-        if not isinstance(rig, Watched):
-            return
-        assert seen_again(rig) == rig.lookups, "a tape says other than the run did"
-        cached = {one.request: one.cached_tokens for one in rig.lookups}
-        for end in of(f.RequestFinished, rig):
-            if end.reason in ("stop", "length"):
-                assert end.cached_tokens == cached[end.request]
-        Everything(rig).check()
+    event: what comes before it: a flush, a rank that will refuse, or a cancel of whoever is here.
+    """
+
+    text: int
+    length: int
+    edit: int
+    max_new: int
+    history: int
+    salt: str
+    session: int
+    steps: int
+    event: str
+
+
+TURNS = st.lists(
+    st.builds(
+        Turn,
+        text=st.integers(0, len(TEXTS) - 1),
+        length=st.integers(10, 70),
+        edit=st.one_of(st.just(-1), st.integers(0, 69)),
+        max_new=st.integers(1, 12),
+        history=st.integers(0, 4),
+        salt=st.sampled_from(["", "", "", "other"]),
+        session=st.integers(0, 9),
+        steps=st.sampled_from([-1, -1, 0, 1, 3]),
+        event=st.sampled_from([""] * 9 + ["flush", "refuse", "cancel"]),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+def play(rig: Watched, turns: Sequence[Turn]) -> None:
+    """Wishes one after another, some of them at once."""
+    for at, turn in enumerate(turns):
+        if turn.event == "flush":
+            rig.step(Flush())
+        elif turn.event == "cancel":
+            rig.step(*(Cancel(request=one, why="left") for one in rig.state.requests))
+        rig.device.refuse_resume = turn.event == "refuse"
+        prompt = list(TEXTS[turn.text][: turn.length])
+        if 0 <= turn.edit < len(prompt):
+            prompt[turn.edit] = 62
+        history = 0 if turn.history == 0 else len(prompt) - turn.history
+        wish = arrive(
+            f"r{at}", prompt, turn.max_new, session=f"s{turn.session}", salt=turn.salt,
+            history_tokens=history,
+        )  # fmt: skip
+        rig.step(wish)
+        for _ in range(turn.steps):
+            rig.step()
+        if turn.steps < 0:
+            rig.settle()
+    rig.settle()
+
+
+KINDS = pytest.mark.parametrize("kind", ["radix", "flat", "pages"])
+SERVED = pytest.mark.parametrize("served", [False, True])
+WORLDS = given(
+    turns=TURNS, states=st.integers(1, 3), pages=st.integers(11, 24), lanes=st.integers(1, 3),
+    order=st.sampled_from(sorted(POLICIES.values())),
+)  # fmt: skip
+
+
+@KINDS
+@SERVED
+@settings(max_examples=40, deadline=None)
+@WORLDS
+def test_what_is_said_is_so_and_a_tape_says_the_same(
+    kind: str, served: bool, turns: list[Turn], states: int, pages: int, lanes: int, order: int
+) -> None:
+    check_one(kind, served, turns, states, pages, lanes, order)
+
+
+@pytest.mark.slow
+@KINDS
+@SERVED
+@settings(max_examples=1000, deadline=None)
+@WORLDS
+def test_the_same_at_length(
+    kind: str, served: bool, turns: list[Turn], states: int, pages: int, lanes: int, order: int
+) -> None:
+    check_one(kind, served, turns, states, pages, lanes, order)
+
+
+def check_one(
+    kind: str, served: bool, turns: list[Turn], states: int, pages: int, lanes: int, order: int
+) -> None:
+    """As older runs decide, and as served ones do."""
+    newer = NEWER | {"prefix_wait": 1, "evict": order} if served else {}
+    opened = opened_with(
+        paged_rules() if kind == "pages" else fake_rules(),
+        flags={"store": FLAT if kind == "flat" else RADIX, **newer},
+        plan=flat_plan(40 * states), states=states, pages=pages, lanes=lanes,
+    )  # fmt: skip
+    rig = Watched(opened)
+    play(rig, turns)
+    assert seen_again(rig) == rig.lookups, "a tape says other than the run did"
+    cached = {one.request: one.cached_tokens for one in rig.lookups}
+    for end in of(f.RequestFinished, rig):
+        if end.reason in ("stop", "length"):
+            assert end.cached_tokens == cached[end.request]
+    Everything(rig).check()
 
 
 class Everything:
@@ -110,65 +207,3 @@ class Everything:
         ):
             pages += 1
         return pages * rows
-
-
-TestSought = Sought.TestCase
-TestSought.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
-
-
-class FlatSought(Sought):
-    """The same over copies beside the pages."""
-
-    store = FLAT
-
-
-TestFlatSought = FlatSought.TestCase
-TestFlatSought.settings = TestSought.settings
-
-
-class Served(Watched):
-    """The same with what a served run decides by; an order in which states go is the pool's."""
-
-    def __init__(self, opened: RunOpened) -> None:
-        orders = sorted(POLICIES.values())
-        newer = NEWER | {"prefix_wait": 1, "evict": orders[opened.pages % len(orders)]}
-        super().__init__(opened.model_copy(update={"flags": opened.flags | newer}))
-
-
-class ServedSought(Sought):
-    """The same over a run as it is served now."""
-
-    made = Served
-
-
-TestServedSought = ServedSought.TestCase
-TestServedSought.settings = TestSought.settings
-
-
-class ServedFlatSought(ServedSought):
-    """The same over copies beside the pages."""
-
-    store = FLAT
-
-
-TestServedFlatSought = ServedFlatSought.TestCase
-TestServedFlatSought.settings = TestSought.settings
-
-
-class LongSought(Sought):
-    """The same, at length."""
-
-
-TestLongSought = pytest.mark.slow(LongSought.TestCase)
-TestLongSought.settings = settings(TestSought.settings, max_examples=400, stateful_step_count=60)
-
-
-class LongFlatSought(FlatSought):
-    """Copies, at length."""
-
-
-TestLongFlatSought = pytest.mark.slow(LongFlatSought.TestCase)
-TestLongFlatSought.settings = TestLongSought.settings
