@@ -95,15 +95,14 @@ class Chat:
                 given = {name: guarded(value, self.codec, guard) for name, value in given.items()}
         except RecursionError:
             raise ChatError("messages or tools are nested too deeply") from None
-        text = self._text(given, reply=True)
-        whole, counts = self.codec.encode_cut(text, self._cuts(given, text), guard)
-        history = self.codec.encode(self._text(given, reply=False), special=True, guard=guard)
+        text, other = (self._text(given, reply=reply) for reply in (True, False))
+        cuts = [*self._cuts(given, text), alike(text, other)]
+        whole, (system, rewind, first), seams = self.codec.encode_cut(text, cuts, guard)
         # A template may end the history otherwise when it asks for a reply: what both begin with.
-        shared = next(
-            (at for at, (a, b) in enumerate(zip(whole, history, strict=False)) if a != b),
-            min(len(whole), len(history)),
-        )
-        return Prompt(whole, shared, self._opened(whole[shared:]), *counts)
+        # Most of it was encoded already, and stays.
+        rest = self.codec.encode_cut(other, (), guard, seams[-1]).ids
+        shared = first + alike(whole[first:], rest)
+        return Prompt(whole, shared, self._opened(whole[shared:]), system, rewind)
 
     def _cuts(self, given: Mapping[str, Any], text: str) -> list[int]:
         """Where a prompt's text parts from that of other users' words, first and latest ones."""

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -25,6 +25,15 @@ TAGS = frozenset(
 
 class BadText(ValueError):
     """Text that no tokenizer can take; the message says where."""
+
+
+class Cut(NamedTuple):
+    """ids of a text.  counts: how many stand before each cut, up to the last special token or tag
+    that ends there or before.  seams: where that is in the text."""
+
+    ids: list[int]
+    counts: list[int]
+    seams: list[int]
 
 
 class Codec:
@@ -59,22 +68,19 @@ class Codec:
         ordinary text. Raises BadText for half a surrogate pair.
         """
         if special:
-            return self.encode_cut(text, (), guard)[0]
+            return self.encode_cut(text, (), guard).ids
         check(text)
         return self._plain(self._first, text.replace(guard, "") if guard else text)
 
-    def encode_cut(
-        self, text: str, cuts: Sequence[int], guard: str = ""
-    ) -> tuple[list[int], list[int]]:
-        """Token ids with special tokens and tags, and how many of them stand before each cut.
+    def encode_cut(self, text: str, cuts: Sequence[int], guard: str = "", seam: int = 0) -> "Cut":
+        """Token ids with special tokens and tags, and which of them stay whatever follows each cut.
 
-        cuts: places in the text. Counted are the ids up to the last special token or tag that ends
-        there or before: whatever text follows the cut, these ids stay.
+        cuts: places in the text. seam: where to begin, 0 or a seam of a text that is alike so far.
         """
         check(text)
-        ids, tokenizer, at = list[int](), self._first, 0
-        seams, counts = [0], [0]  # where a special token or tag ends, and the ids up to there
-        for found in self._split.finditer(text):
+        ids, tokenizer, at = list[int](), self._later if seam else self._first, seam
+        seams, counts = [at], [0]  # where a special token or tag ends, and the ids up to there
+        for found in self._split.finditer(text, at):
             if guard and text.startswith(guard, found.end()):
                 continue  # a special token of one character, which a guard can only follow
             self._segment(ids, tokenizer, text[at : found.start()], guard)
@@ -83,7 +89,8 @@ class Codec:
             seams.append(at)
             counts.append(len(ids))
         self._segment(ids, tokenizer, text[at:], guard)
-        return ids, [counts[bisect_right(seams, cut) - 1] for cut in cuts]
+        last = [max(bisect_right(seams, cut) - 1, 0) for cut in cuts]
+        return Cut(ids, [counts[at] for at in last], [seams[at] for at in last])
 
     def prompt(self, text: str) -> list[int]:
         """Token ids of a whole prompt that is no chat: the opening, then ordinary text."""

@@ -117,11 +117,37 @@ def heads(prompt: Prompt, tokens: int) -> list[int]:
     return prompt.ids[:tokens]
 
 
+ENDS_OTHERWISE = (
+    "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_end|>x{% else %}xy<|im_end|>{% endif %}"
+)
+
+
+@settings(deadline=None)
+@given(words=st.lists(WORDS, min_size=1, max_size=4))
+def test_the_history_is_what_both_texts_encode_to_from_their_beginning(
+    plain: Both, tagged: Both, words: list[str]
+) -> None:
+    """Though only what follows the last special token in common is encoded twice."""
+    for codec, source in (
+        (plain[0], tiny_llama.TEMPLATE), (plain[0], ENDS_OTHERWISE),
+        (tagged[0], tiny_chat.TEMPLATE),
+    ):  # fmt: skip
+        prompt = Chat(codec, source).render([say("user", word) for word in words])
+        unasked = Chat(codec, "{% set add_generation_prompt = false %}" + source)
+        other = unasked.render([say("user", word) for word in words]).ids
+        pairs = enumerate(zip(prompt.ids, other, strict=False))
+        whole = min(len(prompt.ids), len(other))
+        assert prompt.history_tokens == next((at for at, (a, b) in pairs if a != b), whole)
+
+
 def test_a_cut_within_a_special_token_is_before_it(tmp_path: Path, plain: Both) -> None:
     codec, text = plain[0], "ab<|im_start|>cd<|im_end|>"
-    ids, counts = codec.encode_cut(text, range(len(text) + 1))
+    ids, counts, seams = codec.encode_cut(text, range(len(text) + 1))
     assert ids == codec.encode(text, special=True)
     two, whole = len(codec.encode("ab")) + 1, len(ids)
     ends = {text.index("cd"): two, len(text): whole}
     assert counts == [max(n for end, n in {0: 0, **ends}.items() if end <= at)
                       for at in range(len(text) + 1)]  # fmt: skip
+    for seam, count in zip(seams, counts, strict=True):
+        assert codec.encode_cut(text, (), seam=seam).ids == ids[count:]

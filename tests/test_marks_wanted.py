@@ -56,6 +56,7 @@ def last_marks(rig: Rig) -> tuple[int, ...]:
         (0, 41, (40, 28, 28), [28, 40]),  # none twice
         (40, 41, (28, 12), []),
         (0, 3, (7,), []),  # too near the beginning
+        (28, 41, (32,), [40]),  # too near what is resumed
     ],
 )
 def test_marks_of_a_prompt_of_48_tokens_in_pages_of_4(
@@ -115,6 +116,15 @@ def test_ids_without_a_history_have_one_mark_at_their_end_where_pages_are_shared
     for history, marks in ((0, (44,)), (30, (28,))):
         send(rig, f"of {history}", TEXT[history : history + 48], history_tokens=history)
         assert last_marks(rig) == (marks if history or store == RADIX else ())
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_mark_leaves_a_row_and_the_lookahead_to_run_whatever_is_told(store: int) -> None:
+    for field in ("rewind_tokens", "history_tokens"):
+        rig = Rig(opened_in(store))
+        fields = {"history_tokens": 20} | {field: 48}
+        send(rig, "one", TEXT[:48], **fields)
+        assert last_marks(rig) == ((44,) if field == "history_tokens" else (20,))
 
 
 def test_the_grid_takes_marks_of_2048_rows_of_long_prompts_alone() -> None:
