@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from kvtape.devices.http.door import DoorSettings
+from kvtape.devices.http.engine import Failed, Refused
 from kvtape.devices.http.serve import Serving
 from kvtape.events.commands import Arrive, Cancel
 from kvtape.tests.door_engine import ByteText, ScriptedEngine, eventually, forever, opened, said
@@ -209,3 +211,23 @@ def test_the_log_has_no_word_of_a_client(caplog: pytest.LogCaptureFixture) -> No
     assert "POST /v1/completions 200" in ours
     assert "GET unknown route 404" in ours
     assert not [line for line in ours + theirs if "WORD" in line]
+
+
+def test_the_log_tells_who_was_refused_and_who_left(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), opened() as (serving, engine):
+        url, body = f"{serving.url}/v1/completions", {"prompt": "PROMPT-WORD", "max_tokens": 9}
+        engine.script = lambda _: [Refused("larger_than_pool", 9, 4)]
+        httpx.post(url, json=body, trust_env=False)
+        engine.script = lambda _: [(97,), Failed("parted")]
+        httpx.post(url, json=body, trust_env=False)
+        engine.script = forever
+        with httpx.stream("POST", url, json={**body, "max_tokens": 1900, "stream": True}) as reply:
+            next(reply.iter_lines())
+        eventually(lambda: not serving.door.open)
+    lines = [record.getMessage() for record in caplog.records if record.name == "kvtape.door"]
+    assert lines[0] == "refused req-00000001: larger_than_pool (needs 9, has 4)"
+    assert lines[1] == "ended req-00000002 reason=error (parted) prompt=11 tokens=1"
+    assert re.fullmatch(
+        r"ended req-00000003 reason=client-left prompt=11 tokens=[1-9]\d*", lines[2]
+    )
+    assert len(lines) == 3

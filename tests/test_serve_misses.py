@@ -35,8 +35,12 @@ def figures(server: Server) -> dict[str, float]:
 
 def ask(server: Server, prompt: Sequence[int]) -> dict[str, Any]:
     """The whole body of a reply of 5 tokens."""
-    body = wish(server.model, prompt, 5)
-    reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+    body = wish(server.model, prompt, 5, user="USER-WORD", cache_salt="SALT-WORD")
+    session = f"SESSION-WORD-{len(prompt)}-{prompt[-1]}"
+    reply = httpx.post(
+        f"{server.url}/v1/completions", json=body, timeout=120,
+        headers={"x-kvtape-session": session},
+    )  # fmt: skip
     assert reply.status_code == 200, reply.text
     answer: dict[str, Any] = reply.json()
     return answer
@@ -97,6 +101,7 @@ def test_a_hand_counted_session(tmp_path: Path, model: str) -> None:
     assert now[missed % "no_state"] == 96 + 32 + 96
     _check_store(server, now, model)
     _check_log(said, replies)
+    assert "WORD" not in said, "what users name is no business of the log's"
     told = told_by_tape(server)
     assert [one["reason"] for one in told] == [reply["kvtape"]["miss"] for reply in replies]
     assert [one["cached_tokens"] for one in told] == [
