@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..devices.memory_here import machine_bytes
+from ..devices.memory_here import Here, this_machine
 from .plan_options import (
     CACHES,
     ORDERS,
@@ -45,7 +45,7 @@ class PlanOptions:
 def read_asked(
     options: PlanOptions,
     environment: Mapping[str, str],
-    machine: Callable[[], int] = machine_bytes,
+    here: Callable[[], Here] = this_machine,
 ) -> Asked:
     """From options and environment to what a plan is told from."""
     given = options.prompt_cache_gib.strip()
@@ -67,7 +67,7 @@ def read_asked(
         order=one_of("--order", options.order, ORDERS),
         spare_to=one_of("--spare-to", options.spare_to, SPARE_TO),
     )
-    return ask(start, machine)
+    return ask(start, here)
 
 
 def _bytes_of(option: str, text: str) -> int | None:

@@ -9,7 +9,7 @@ from ..core.plan_pages import KvPages, SwitchRefused, on_pages, refuse_share, sh
 from ..core.plan_room import ample_bytes, reserve_bytes, room_bytes
 from ..core.plan_wanted import CACHE_BYTES, STATES, Order, Sizes, SpareTo, Wanted
 from ..core.plan_words import size
-from ..devices.memory_here import machine_bytes
+from ..devices.memory_here import Here, this_machine
 from .opening import BadOption, MalformedOption
 from .plan_shapes import Shape, read_shape
 
@@ -79,8 +79,8 @@ class Asked:
         return plan_of_pages(self.wanted, self.pages) if self.pages else plan(self.wanted)
 
 
-def ask(start: Start, machine: Callable[[], int] = machine_bytes) -> Asked:
-    """What a start is planned from; reads a model's config, and the machine's memory if need be.
+def ask(start: Start, here: Callable[[], Here] = this_machine) -> Asked:
+    """What a start is planned from; reads a model's config, and asks `here` if nobody says.
 
     Raises BadOption, ModelError, UnsupportedShape.
     """
@@ -101,7 +101,7 @@ def ask(start: Start, machine: Callable[[], int] = machine_bytes) -> Asked:
         spare_to=start.spare_to,
         lends=lends,
     )
-    memory, room = _room(start, shape, wanted, machine)
+    memory, room = _room(start, shape, wanted, here)
     return Asked(
         shape=shape,
         world=start.world,
@@ -200,26 +200,27 @@ def _cache(start: Start, shape: Shape, sizes: Sizes, *, lends: bool) -> int:
 
 
 def _room(
-    start: Start, shape: Shape, wanted: Wanted, machine: Callable[[], int]
+    start: Start, shape: Shape, wanted: Wanted, here: Callable[[], Here]
 ) -> tuple[Memory, int]:
-    """The room: as told, as a device leaves it, or as much as is wanted and this machine has."""
+    """The room: as told, as a device leaves it, or as much as is wanted and there is."""
     if start.room is not None or start.pages:
         return Memory(), start.room or 0
     if start.memory is not None:
-        total = start.memory
-        reserve = reserve_bytes(total, unified=False, asked=start.reserve)
-        told = f"--memory holds {size(total)}"
+        free = start.memory
+        reserve = reserve_bytes(free, unified=False, asked=start.reserve)
+        told = f"--memory holds {size(free)}"
     else:
-        whole = machine()  # which its ranks share
-        total = whole // start.world
-        reserve = reserve_bytes(whole, unified=True) // start.world
-        told = f"this machine holds {size(total)} a rank"
-    memory = Memory(total, shape.weights(start.world), reserve, start.memory is None)
-    room = room_bytes(total - memory.weights, reserve)
+        found = here()
+        ranks = start.world if found.shared else 1
+        free = found.free // ranks
+        reserve = reserve_bytes(found.total, unified=found.shared) // ranks
+        told = f"this machine holds {size(free)} a rank"
+    memory = Memory(free, shape.weights(start.world), reserve, start.memory is None)
+    room = room_bytes(free - memory.weights, reserve)
     if room < 0:
         raise BadOption(
             f"{told}, and weights of {size(memory.weights)} a rank with a reserve of"
-            f" {size(reserve)} are more: {_enough_ranks(start, shape, total - reserve)}"
+            f" {size(reserve)} are more: {_enough_ranks(start, shape, free - reserve)}"
         )
     if start.memory is not None:
         return memory, room
