@@ -165,6 +165,7 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
 
 def _resume_refused(state: State, fact: f.ResumeRefused) -> None:
     stream = state.streams[fact.stream]
+    assert stream.phase is Phase.RESUMING, f"stream {fact.stream} is {stream.phase}"
     assert stream.pages == 0, f"stream {fact.stream} still holds pages of a refused resume"
     state.lanes[stream.lane] = None
     state.book.promised -= stream.promise
@@ -229,7 +230,9 @@ def _step_closed(state: State, fact: f.StepClosed) -> None:
 
 
 def _request_finished(state: State, fact: f.RequestFinished) -> None:
-    state.streams[fact.stream].phase = Phase.FINISHED
+    stream = state.streams[fact.stream]
+    assert stream.phase is not Phase.FINISHED, f"stream {fact.stream} is finished already"
+    stream.phase = Phase.FINISHED
     state.resuming.pop(fact.stream, None)
 
 
