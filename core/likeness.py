@@ -11,7 +11,7 @@ from .state import KeptState, State, Stream
 
 LOOKED_THROUGH = 256  # kept states that begin like a prompt: the last used of them
 COMPARED = 8  # of those, token by token: the ones that agree furthest
-TAIL = 16  # tokens at the end of a kept state by which it is known again
+TAIL = 16  # last tokens of a kept prompt, by which it is known again
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ def _parting(
 def _alike(prompt: Prompt, kept: KeptState, told: int, at: int) -> bool:
     """Whether a prompt that parts from a kept state at a row goes on with the same conversation.
 
-    It repeats what the state's own next turn repeats, or nearly all of the state, or the end of
-    the state comes again in it.
+    It repeats nearly all of what the state's own next turn repeats, or the end of that comes again.
     """
-    if at >= told or at > len(kept.tokens) - TAIL:
+    end = min(told, len(kept.tokens))
+    if at > end - TAIL:
         return True
-    tail, from_row = packed(kept.tokens[-TAIL:]), (at - prompt.hit) * TOKEN
-    while (found := prompt.told.find(tail, from_row)) >= 0:
+    tail, from_byte = packed(kept.tokens[end - TAIL : end]), (at - prompt.hit) * TOKEN
+    while (found := prompt.told.find(tail, from_byte)) >= 0:
         if found % TOKEN == 0:
             return True
-        from_row = found + 1
+        from_byte = found + 1
     return False

@@ -97,6 +97,15 @@ def test_a_reply_that_comes_back_changed_is_an_edit_of_a_kept_reply() -> None:
     assert second.reason is Reason.EDITED
 
 
+def test_an_edit_is_known_though_the_kept_state_goes_on_with_a_reply_not_yet_sent() -> None:
+    rig = Watched(opened_in(RADIX, rules=paged_rules()))
+    ask(rig, "first", PROMPT, 20)
+    ask(rig, "edited", [*PROMPT[:5], 63, *PROMPT[6:]])
+    edited = rig.found("edited")
+    assert edited.near is not None
+    assert (edited.reason, edited.near.differs_at, edited.near.mark) == (Reason.EDITED, 5, 56)
+
+
 @BOTH
 def test_other_salts_are_strangers(store: int) -> None:
     rig = Watched(opened_in(store))
