@@ -174,3 +174,23 @@ def test_a_resume_that_one_rank_refuses_begins_at_row_0_with_an_equal_reply(
         "pages_returned", "resume_refused", "state_dropped", "stream_begun",
     ]  # fmt: skip
     assert audit_run(opened, steps) == []
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_burst_runs_one_prompt_and_an_edited_turn_goes_on_from_before_it(store: int) -> None:
+    """As served runs decide; on two ranks, replayed on one and on three."""
+    flags = {"store": store, "marks": 1, "keep_resuming": 1, "keep_at_end": 1, "prefix_wait": 1}
+    chat = {"history_tokens": 68, "rewind_tokens": 35}
+    edited = arrive("edited", "edited", TEXT[:36] + TEXT[90:110], 5, history_tokens=54)
+    script: Script = {0: [arrive(name, name, TEXT[:70], 6, **chat) for name in "abc"], 60: [edited]}
+    opened = opened_in(store, 2, flags=flags, lanes=3, digests="full")
+    steps = record(opened, script, make=glm_devices)
+    ends = ends_of(steps)
+    cached = {name: end.cached_tokens for name, end in ends.items()}
+    assert cached == {"a": 0, "b": 64, "c": 64, "edited": 32}
+    assert len({ends[name].token_sha for name in "abc"}) == 1
+    assert len(facts_of(steps, "stream_waits")) == 2
+    assert rebook(opened, steps).first is None
+    for world in (1, 3):
+        with Machine(reopened(opened, world=world), glm_devices) as machine:
+            assert rerun(machine, steps).comparison.first is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvtape.core.evict import LRU, SEEDS
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.marks import COMMON_LEAST, alike, common_cuts, spaced
 from kvtape.core.state import FLAT, RADIX
@@ -106,6 +107,9 @@ def test_a_run_from_before_plans_as_it_did(store: int) -> None:
     fields = {"history_tokens": 3400, "system_tokens": 2600, "rewind_tokens": 3100}
     send(rig, "one", TEXT[:3500], **fields)
     assert last_marks(rig) == ((3392, 3488) if store == RADIX else (3392,))
+    rig = Rig(opened_in(RADIX, paged_rules(), flags={}))
+    send(rig, "one", TEXT[:3500], **fields)
+    assert last_marks(rig) == (3496,)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -209,14 +213,17 @@ def test_pages_alone_are_kept_at_the_end_and_once_at_the_system_part() -> None:
 def test_the_marks_of_pages_alone_cost_no_other_state() -> None:
     rig = Rig(opened_in(RADIX, paged_rules(), states=2))
     send(rig, "other", OTHER[:100], 1)
-    send(rig, "one", TEXT[:900], 1, system_tokens=700)
+    send(rig, "one", TEXT[:900], 4, system_tokens=700)
+    assert len(of(f.SnapshotTaken, rig)) == 3, "both of its marks"
     assert send(rig, "other again", OTHER[:100], 1) == 96
     assert send(rig, "one again", TEXT[:900], 1) == 896
 
 
-def test_a_mark_that_the_rows_have_passed_by_pages_is_resumed_all_the_same() -> None:
+@pytest.mark.parametrize("evict", [SEEDS, LRU])
+def test_a_mark_that_the_rows_have_passed_by_pages_is_resumed_all_the_same(evict: int) -> None:
     """No sums are kept of it, so none are compared that are another row's."""
-    rig = Rig(opened_in(RADIX, paged_rules(), digests="full", poison="a"))
+    flags = FLAGS | {"evict": evict}
+    rig = Rig(opened_in(RADIX, paged_rules(), flags=flags, digests="full", poison="a"))
     ends = [
         rig.finished[RequestId(name)]
         for name in ("one", "two")
@@ -255,6 +262,22 @@ def test_an_older_turn_of_another_chat_goes_before_what_is_longest_unused(store:
     assert [state.mark for state in rig.state.kept.values()] == [48, 192, 48]
 
 
+@pytest.mark.parametrize("case", ["other text", "other salt", "kept before"])
+def test_a_copy_is_moved_past_by_a_later_longer_one_of_its_own_text_alone(case: str) -> None:
+    """So the longest unused goes, not the one that only seems to be an older turn."""
+    longer = [62] * 48 + OTHER[48:100] if case == "other text" else OTHER[:100]
+    turns = [("short", OTHER[:50], ""), ("long", longer, "salt" if case == "other salt" else "")]
+    opened = opened_in(FLAT, fake_rules())
+    room = sum(state_bytes(opened, mark) for mark in (48, 48, 96))
+    rig = Rig(opened_in(FLAT, fake_rules(), plan=flat_plan(room)))
+    send(rig, "unused", TEXT[:50])
+    for name, text, salt in reversed(turns) if case == "kept before" else turns:
+        send(rig, name, text, salt=salt)
+    send(rig, "new", TEXT[1000:1050])
+    assert [fact.state for fact in of(f.StateDropped, rig)] == [0]
+    assert send(rig, "short again", OTHER[:50]) == 48
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_marks_of_one_prompt_do_not_push_each_other_out_while_others_can_go(store: int) -> None:
     opened = opened_in(store, fake_rules())
@@ -290,10 +313,9 @@ def test_a_state_that_is_being_resumed_is_not_evicted(flags: dict[str, int]) -> 
     assert (refused, cached) == (([], 32) if flags else (["dropped"], 0))
 
 
-def test_nothing_is_kept_where_all_that_could_go_is_being_resumed() -> None:
-    rig = resumed_under_pressure(RADIX, FLAGS, states=1)
-    assert rig.finished[RequestId("again")].cached_tokens == 0, "the idle one had taken its place"
-    rig = Rig(opened_in(RADIX, fake_rules(), states=1))
+@pytest.mark.parametrize("rules", [fake_rules(), paged_rules()])
+def test_nothing_is_kept_where_all_that_could_go_is_being_resumed(rules: FamilyRules) -> None:
+    rig = Rig(opened_in(RADIX, rules, states=1))
     send(rig, "kept", TEXT[:40])
     rig.step(
         arrive("again", TEXT[:40], 2, history_tokens=38),
@@ -301,7 +323,8 @@ def test_nothing_is_kept_where_all_that_could_go_is_being_resumed() -> None:
     )
     answers = [one for one in rig.news if one.kind == "resume_acked"]
     rig.news = [one for one in rig.news if one.kind != "resume_acked"]
-    rig.step()
+    for _ in range(4):
+        rig.step()
     assert [state.by for state in rig.state.kept.values()] == [0]
     rig.news += answers
     rig.settle()
