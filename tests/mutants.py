@@ -58,8 +58,8 @@ def poisons_adopted(where: Where) -> Callable[[Patch], None]:
     def too_much(real: Any) -> Any:
         def do(device: Any, state: State, fact: AnyFact, *rest: Any) -> None:
             real(device, state, fact, *rest)
-            leased = isinstance(fact, f.PagesLeased) and device.settings.poisons
-            if leased and where(int(device.rank)):
+            mine = device.settings.poisons and where(int(device.rank))
+            if mine and isinstance(fact, f.PagesLeased):
                 device.inspector.poison_pages(adopted(state, fact), device.settings.poison)
 
         return do

@@ -33,7 +33,7 @@ def opened_as(kind: str, world: int = 2, **changes: Any) -> RunOpened:
     if kind == "llama":
         return opened_for(world=world, **changes)
     if kind == "glm":
-        small = {"devices": ("cpu",) * world, "lanes": 2, "pages": 30, "world": world}
+        small: Any = {"devices": ("cpu",) * world, "lanes": 2, "pages": 30, "world": world}
         return glm_opened(2, **(small | changes))
     return opening(kind, world=world, **changes)
 
@@ -105,7 +105,7 @@ def test_by_reference_no_row_is_copied_and_by_copy_on_every_rank(
     script = one_by_one([("first", TEXT), ("again", TEXT)])
     for store, copies in ((RADIX, 0), (FLAT, 2)):
         copied.clear()
-        settings = {"flags": {"store": store}, "plan": flat_plan(10**9)}
+        settings: Any = {"flags": {"store": store}, "plan": flat_plan(10**9)}
         wire = listened(opened_as(kind, **settings), script, makes(kind))
         assert wire.ends["again"].cached_tokens > 0
         assert len(copied) == copies

@@ -15,7 +15,7 @@ from kvtape.events.ids import NO_STATE, Lane, Rank, RequestId, SessionId, Stream
 from kvtape.events.records import Sampling
 from kvtape.replay.ranks import Ranks
 
-from .replay_bench import arrive, chats, edited, fakes, opening
+from .replay_bench import Script, arrive, chats, edited, fakes, opening
 from .rig import flat_plan
 from .test_f_resume import KINDS, makes, opened_as, paged_arrays
 from .wire import Wire, listened, one_by_one
@@ -75,7 +75,7 @@ def test_a_copy_has_the_shape_that_its_step_says_on_every_rank(store: int, kind:
 def crowded() -> Wire:
     """Prompts that push each other's kept pages out, beside a stream that goes on."""
     opened = opening("plain", world=2, pages=24, states=4)
-    script = {0: [arrive("long", "long", TEXT[:9], 40)]}
+    script: Script = {0: [arrive("long", "long", TEXT[:9], 40)]}
     for at in range(8):
         text = [(at + 3 * each) % 31 for each in range(34)]
         script[4 + 6 * at] = [arrive(f"r{at}", f"r{at}", text, 2)]
@@ -183,13 +183,13 @@ def test_a_follower_refuses_more_kept_pages_than_its_table_has() -> None:
 def test_a_follower_refuses_to_adopt_another_count_than_its_begin_said(more: int) -> None:
     wire = listened(opening("plain"), one_by_one([("first", TEXT), ("again", TEXT)]))
     (adopted,) = wire.of("pages_adopted")
-    said = edited(
-        wire.steps,
-        "stream_begun",
-        lambda fact: fact.model_copy(
-            update={"kept_pages": more + len(adopted.pages) if fact.stream == 1 else 0}
-        ),
-    )
+
+    def other(fact: AnyFact) -> AnyFact:
+        again = isinstance(fact, f.StreamBegun) and fact.stream == adopted.stream
+        kept = len(adopted.pages) + more
+        return fact.model_copy(update={"kept_pages": kept}) if again else fact
+
+    said = edited(wire.steps, "stream_begun", other)
     with pytest.raises(AssertionError, match=f"adopts {len(adopted.pages)} pages, it began with"):
         fold(wire, [step.facts for step in said])
 
