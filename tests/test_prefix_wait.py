@@ -262,7 +262,7 @@ def test_a_prompt_below_the_least_waits_for_nobody() -> None:
 
 def test_as_many_tokens_must_be_alike_from_the_first_on() -> None:
     """One that differs before the least is enough, though later ones are alike again."""
-    for at, waits in ((19, 0), (20, 1)):
+    for at, waits in ((18, 0), (20, 1)):
         rig = Rig(opened_as("radix", fake_rules(mark_rows=8, min_prompt=20)))
         other = [*PROMPT[:at], 62, *PROMPT[at + 1 :]]
         rig.step(chat("first", rewind_tokens=16), chat("other", other))
