@@ -18,7 +18,7 @@ from kvtape.replay.ranks import Ranks
 from .replay_bench import Script, arrive, chats, edited, fakes, opening
 from .rig import flat_plan
 from .test_f_resume import KINDS, makes, opened_as, paged_arrays
-from .wire import Wire, listened, one_by_one
+from .wire import Wire, copies_of, listened, one_by_one
 
 TEXT = [(5 * at + at // 7) % 31 for at in range(40)]
 STORES = [RADIX, FLAT]
@@ -67,6 +67,23 @@ def test_a_copy_has_the_shape_that_its_step_says_on_every_rank(store: int, kind:
     assert len(a_row) == 1 and (a_row == {0}) == (store == RADIX)
     assert wire.ends["again"].cached_tokens == max(fact.mark for fact in taken)
     assert not wire.of("resume_refused") + wire.of("sums_broken")
+
+
+@pytest.mark.parametrize("kind", ["drafted", "glm"])
+def test_a_shared_snapshot_is_what_lies_past_the_pages_and_as_large_at_every_mark(
+    kind: str,
+) -> None:
+    text = [(at * at * 3 + at) % 31 for at in range(70)]
+    script = one_by_one([(f"{at}", [at, *text[: 17 + 16 * at]]) for at in range(4)])
+    wire = listened(opened_as(kind), script, makes(kind))
+    for spy in wire.ranks:
+        copies = list(copies_of(spy.device).values())
+        sizes = [
+            copy.fixed.nbytes if kind == "drafted" else copy.states.nbytes + copy.raw.nbytes
+            for copy in copies
+        ]
+        assert len(sizes) > 2 and len(set(sizes)) == 1 and sizes[0] > 0
+    assert len({fact.mark for fact in wire.of("snapshot_taken")}) > 2
 
 
 # --- the order of the wire ------------------------------------------------------------------------
