@@ -11,17 +11,14 @@ from typer.testing import CliRunner, Result
 
 from kvtape.__main__ import app
 from kvtape.core.plan_pages import in_windows
-from kvtape.core.plan_room import ample_bytes, reserve_bytes, room_bytes
 from kvtape.core.plan_wanted import GIB, STATES
 from kvtape.core.state import FLAT, RADIX, store_flag
-from kvtape.devices import memory_here
 from kvtape.events.canon import encode
 from kvtape.replay import models
 from kvtape.replay.models import load
 from kvtape.replay.opening import BadOption, RunOptions
 from kvtape.replay.plan_made import planned
 from kvtape.replay.plan_shapes import GLM_FLASH
-from kvtape.replay.plan_start import POOL_BYTES, Start, ask
 from kvtape.replay.start_line import start_line
 
 DATA = Path(__file__).parent / "data"
@@ -41,7 +38,7 @@ def run(*arguments: str | Path, **variables: str) -> Result:
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks without memory or weights; nothing is compiled."""
     one = SimpleNamespace(model_digest="0" * 32)
-    monkeypatch.setattr(models, "cpu_group", lambda *rest, world, **more: [one] * world)
+    monkeypatch.setattr(models, "MAKERS", {"cpu": lambda *rest, world, **more: [one] * world})
     monkeypatch.setattr(models, "warm", lambda *rest: None)
 
 
@@ -172,72 +169,6 @@ def test_kept_states_by_reference_take_no_cache_and_make_no_flat_store(no_weight
     assert "prompt cache" not in line and "copies" not in line
 
 
-# --- the room -------------------------------------------------------------------------------------
-
-
-def test_a_machine_leaves_a_tenth_alone_and_a_card_a_thirty_second() -> None:
-    for total, unified, card in (
-        (640, 64, 20), (119, 11.9, 119 / 32), (40, 4, 1.25), (16, 4, 1), (8, 2, 1), (1, 0.25, 1),
-    ):  # fmt: skip
-        assert reserve_bytes(total * GIB, unified=True) == int(unified * GIB)
-        assert reserve_bytes(total * GIB, unified=False) == int(card * GIB)
-    for asked, unified, card in ((GIB // 4, 2 * GIB, GIB // 2), (3 * GIB, 3 * GIB, 3 * GIB)):
-        assert reserve_bytes(64 * GIB, unified=True, asked=asked) == unified
-        assert reserve_bytes(64 * GIB, unified=False, asked=asked) == card
-
-
-def test_a_room_is_what_is_free_beyond_the_reserve_within_a_limit() -> None:
-    assert room_bytes(10 * GIB, 4 * GIB) == 6 * GIB
-    assert room_bytes(10 * GIB, 4 * GIB, limit=8 * GIB, held=3 * GIB) == 5 * GIB
-    assert room_bytes(10 * GIB, 4 * GIB, limit=80 * GIB, held=3 * GIB) == 6 * GIB
-    assert room_bytes(GIB, 4 * GIB) == -3 * GIB
-
-
-@pytest.mark.parametrize(("model", "pages"), [(LLAMA, "auto"), (GLM, "on"), (GLM, "off")])
-def test_where_nobody_says_it_is_as_much_as_is_wanted_on_any_machine_that_has_it(
-    model: str, pages: Any
-) -> None:
-    start = Start(model, world=2, context=1024, kv_pages=pages)
-    found = [ask(start, lambda total=total: total * GIB) for total in (64, 128, 1024)]  # type: ignore[misc]
-    assert len({asked.wanted.room_bytes for asked in found}) == 1
-    plan, wanted = found[0].plan(), found[0].wanted
-    assert plan.pool_pages == wanted.lanes * wanted.window_pages and plan.left_bytes == 0
-    assert plan.cache_bytes == wanted.cache_bytes and not plan.short_rows
-    assert wanted.room_bytes == ample_bytes(wanted, POOL_BYTES // 2)
-
-
-def test_a_machine_that_has_less_gives_less_cache_first_and_then_refuses() -> None:
-    start = Start(GLM, kv_pages="off", context=1024)
-    whole = ask(start, lambda: 64 * GIB).plan()
-    small = ask(start, lambda: 8 * GIB).plan()
-    assert small.pages_bytes == whole.pages_bytes
-    assert 5.9 * GIB < small.cache_bytes < 6 * GIB and whole.cache_bytes == 16 * GIB
-    weights = ask(start, lambda: 64 * GIB).memory.weights
-    tiny = ask(start, lambda: (weights + MIB) * 4 // 3)
-    assert MIB <= tiny.wanted.room_bytes < MIB + 2 and not tiny.wanted.fits
-    with pytest.raises(BadOption, match=r"this machine holds 4\.00 MiB a rank, and weights of 4"):
-        ask(start, lambda: 4 * MIB)
-
-
-def test_many_streams_of_pages_alone_take_no_more_than_the_pools_bytes() -> None:
-    asked = ask(Start(LLAMA, lanes=1000, context=4096), lambda: 64 * GIB)
-    plan = asked.plan()
-    assert plan.pages_bytes <= POOL_BYTES < plan.pages_bytes + asked.wanted.sizes.page_bytes
-    assert plan.pages < 1000 * plan.window_pages
-
-
-def test_the_machines_memory_is_its_own_or_its_containers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_here, "GROUP_LIMIT", limit)
-    whole = memory_here.machine_bytes()
-    assert whole > MIB
-    for text, found in (("max\n", whole), (f"{whole // 2}\n", whole // 2), (f"{2 * whole}", whole)):
-        limit.write_text(text)
-        assert memory_here.machine_bytes() == found
-
-
 def test_a_pool_that_is_given_takes_whatever_room_it_needs(no_weights: None) -> None:
     opened = loaded(LLAMA, pages=20).opened
     assert opened.pages == 20 and opened.plan["room_bytes"] == opened.plan["pages_bytes"]
@@ -328,7 +259,7 @@ def test_families_that_are_pages_alone_refuse_windows_with_the_reason(
     def fail(*rest: object, **more: object) -> None:
         raise AssertionError("weights are being read")
 
-    for name in ("cpu_group", "fake_group", "warm"):
+    for name in ("find_model", "fake_group", "warm"):
         monkeypatch.setattr(models, name, fail)
     flags = ("--kv-pages", "off") if given == "flag" else ()
     variables = {"TF_KV_PAGES": "off"} if given == "variable" else {}
