@@ -13,7 +13,7 @@ from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId, StreamId
 from kvtape.events.records import FamilyRules
 from kvtape.replay.alone import play_alone
-from kvtape.replay.alone_plan import plan_alone
+from kvtape.replay.alone_plan import Picks, plan_alone
 from kvtape.replay.audit import audit_run
 from kvtape.replay.book import rebook
 from kvtape.replay.machine import Machine
@@ -49,6 +49,11 @@ def chat(name: str, prompt: Sequence[int] = PROMPT, max_new: int = 5, **fields: 
 def burst(count: int) -> list[Arrive]:
     """Equal chats."""
     return [chat(f"chat{at}") for at in range(count)]
+
+
+def of_session(session: str) -> Picks:
+    """The requests of one session."""
+    return lambda request: request.session == session
 
 
 def prompt_rows(rig: Rig) -> int:
@@ -347,7 +352,7 @@ def test_a_run_in_which_prompts_waited_is_decided_again_audited_and_replayed_alo
     assert rebook(opened, steps).first is None
     assert audit_run(opened, steps) == []
     for session in ("chat2", "late"):
-        plan = plan_alone(reopened(opened, world=1), steps, lambda one, s=session: one.session == s)  # type: ignore[misc]
+        plan = plan_alone(reopened(opened, world=1), steps, of_session(session))
         with Machine(plan.opened, fakes) as machine:
             alone = play_alone(machine, plan)
         assert (alone.comparison.first, alone.inherited.first) == (None, None)
