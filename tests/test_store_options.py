@@ -132,7 +132,7 @@ def test_what_does_not_go_together_is_refused_by_name_before_a_weight_is_read(
 def test_copies_of_states_that_are_pages_alone_are_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "cpu_group", no_weights)
+    monkeypatch.setattr(models, "find_model", no_weights)
     with pytest.raises(BadOption, match=r"pages alone.*--store radix would do"):
         loaded(name, store="flat")
 
