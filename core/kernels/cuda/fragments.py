@@ -41,6 +41,17 @@ def gathered_sums(columns):
 
 
 @cache
+def row_sums(columns):
+    """The same of rows by rows, both int16 as they lie:
+
+    sums(room, to, q, at, outputs, x, index, start, pairs, rows, first, last), output o being the
+    row of q [.] int32 at pair at + o * pairs, for o below `outputs`; row r of x is row
+    index[start + r].
+    """
+    return _simulated_rows(columns) if SIMULATED else _compiled_rows(columns)
+
+
+@cache
 def fragment_sums(columns):
     """The part of a kernel for 8 * columns rows:
 
@@ -57,17 +68,12 @@ def _simulated(columns, gathers):
     """Every lane makes the sums that are its own, without the others."""
 
     def gathered(room, to, w, at, x, index, start, per, pairs, rows, first, last):
-        lane = cuda.laneid
-        for pair in range(4):
-            for column in range(columns):
-                output = (lane >> 2) + 8 * (pair >> 1)
-                row = 8 * column + 2 * (lane & 3) + (pair & 1)
-                mine = range(first, last if row < rows else first)
-                row = index[start + row] // per if row < rows and index is not None else row
-                total = sum(
-                    _product(w, at + tile * TILE, output, x, row * pairs, tile) for tile in mine
-                )
-                room[to + column * SUMS + pair * 32 + lane] = total
+        for place, output, row in _own(cuda.laneid, columns):
+            mine = range(first, last if row < rows else first)
+            row = index[start + row] // per if row < rows and index is not None else row
+            room[to + place] = sum(
+                _by_planes(w, at + tile * TILE, output, x, row * pairs, tile) for tile in mine
+            )
 
     def sums(room, to, w, at, x, pairs, rows, first, last):
         gathered(room, to, w, at, x, None, 0, 1, pairs, rows, first, last)
@@ -76,16 +82,51 @@ def _simulated(columns, gathers):
     return gathered if gathers else device(sums)
 
 
-def _product(w, at, output, x, row_at, tile):
+def _simulated_rows(columns):
+    def sums(room, to, q, at, outputs, x, index, start, pairs, rows, first, last):
+        for place, output, row in _own(cuda.laneid, columns):
+            total = 0
+            if row < rows and output < outputs:
+                here, there = at + output * pairs, index[start + row] * pairs
+                for i in range(32 * first, 32 * last):
+                    total += _value(q, here, i) * _value(x, there, i)
+            room[to + place] = total
+
+    return device(sums)
+
+
+def _own(lane, columns):
+    """(place, output, row) of every sum that a lane holds."""
+    for column in range(columns):
+        for pair in range(4):
+            output, row = (lane >> 2) + 8 * (pair >> 1), 2 * (lane & 3) + (pair & 1)
+            yield column * SUMS + pair * 32 + lane, output, 8 * column + row
+
+
+def _value(x, row_at, i):
+    """The int16 number i of a row of pairs."""
+    word = int(x[row_at + (i >> 1)]) >> 16 * (i & 1)
+    return int(np.uint16(word & 0xFFFF).view("i2"))
+
+
+def _by_planes(w, at, output, x, row_at, tile):
     """One output of a tile of weights, at byte `at`, by the same tile of a row of x."""
     total = 0
     for i in range(32):
         lane_at, half, j = ((output & 7) << 2) + (i >> 3), (i >> 2) & 1, i & 3
         byte = at + lane_at * 16 + half * 8 + (output >> 3) * 4 + j
         weight = 256 * int(w[byte]) + (int(w[byte + PLANE]) & 255)
-        word = int(x[row_at + tile * 16 + (i >> 1)]) >> 16 * (i & 1)
-        total += weight * int(np.uint16(word & 0xFFFF).view("i2"))
+        total += weight * _value(x, row_at, 32 * tile + i)
     return total
+
+
+def _pointers(context, builder, signature, values, indices):
+    """Where the data of some array arguments begin."""
+    arrays = (context.make_array(signature.args[k]) for k in indices)
+    return [
+        array(context, builder, value=values[k]).data
+        for array, k in zip(arrays, indices, strict=True)
+    ]
 
 
 def _compiled(columns, gathers):
@@ -95,19 +136,12 @@ def _compiled(columns, gathers):
 
     wide = types.int64
 
-    def pointers(context, builder, signature, values, indices):
-        arrays = (context.make_array(signature.args[k]) for k in indices)
-        return [
-            array(context, builder, value=values[k]).data
-            for array, k in zip(arrays, indices, strict=True)
-        ]
-
     @intrinsic
     def sums(typing, room, to, w, at, x, pairs, rows, first, last):
         signature = types.void(room, wide, w, wide, x, wide, wide, wide, wide)
 
         def emit(context, builder, signature, values):
-            data = pointers(context, builder, signature, values, (0, 2, 4))
+            data = _pointers(context, builder, signature, values, (0, 2, 4))
             emit_sums(builder, columns, *AHEAD[columns], data, (values[1], values[3], *values[5:]))
             return context.get_dummy_value()
 
@@ -115,16 +149,38 @@ def _compiled(columns, gathers):
 
     @intrinsic
     def gathered(typing, room, to, w, at, x, index, start, per, pairs, rows, first, last):
-        signature = types.void(room, wide, w, wide, x, index, wide, wide, wide, wide, wide, wide)
+        signature = types.void(room, wide, w, wide, x, index, *[wide] * 6)
 
         def emit(context, builder, signature, values):
-            *data, rows_of = pointers(context, builder, signature, values, (0, 2, 4, 5))
+            *data, rows_of = _pointers(context, builder, signature, values, (0, 2, 4, 5))
             given = (values[1], values[3], *values[8:])
-            emit_sums(
-                builder, columns, *AHEAD[columns], data, given, (rows_of, values[6], values[7])
-            )
+            index = (rows_of, values[6], values[7])
+            emit_sums(builder, columns, *AHEAD[columns], data, given, index)
             return context.get_dummy_value()
 
         return signature, emit
 
     return gathered if gathers else sums
+
+
+def _compiled_rows(columns):
+    from numba.cuda.extending import intrinsic
+
+    from .fragments_code import WIDE, emit_sums
+
+    wide = types.int64
+
+    @intrinsic
+    def sums(typing, room, to, q, at, outputs, x, index, start, pairs, rows, first, last):
+        signature = types.void(room, wide, q, wide, wide, x, index, *[wide] * 5)
+
+        def emit(context, builder, signature, values):
+            *data, rows_of = _pointers(context, builder, signature, values, (0, 2, 5, 6))
+            given = (values[1], values[3], *values[8:])
+            index = (rows_of, values[7], WIDE(1))
+            emit_sums(builder, columns, *AHEAD[columns], data, given, index, values[4])
+            return context.get_dummy_value()
+
+        return signature, emit
+
+    return sums

@@ -54,18 +54,29 @@ def _address(builder, base, offset):
     return builder.add(builder.ptrtoint(base, WIDE), offset)
 
 
+def _planes(builder, at, tile, there):
+    """A tile of packed weights: the operand's high bytes, and its low ones."""
+    places = (builder.add(at[0], WIDE(tile * TILE + plane * PLANE)) for plane in (0, 1))
+    return [_load(builder, place, True, there) for place in places]
+
+
+def _planes_of_rows(builder, at, tile, there):
+    """The same from int16 of outputs g and g + 8 as they lie."""
+    rows = [_load(builder, builder.add(one, WIDE(tile * 64)), False, there) for one in at]
+    return [
+        [_bytes(builder, row[k], row[k + 1], low) for k in (0, 2) for row in rows]
+        for low in (False, True)
+    ]
+
+
 def _tiles(builder, at_weights, at_rows, wanted, kept):
     """Tiles from given addresses on, onto kept[column][sum] of 4 registers each.
 
-    wanted: one entry a tile: None, or the word that says whether it is there.
+    at_weights: one address of planes, or two of rows. wanted: one entry a tile: None, or the word
+    that says whether it is there.
     """
-    loaded = [
-        [
-            _load(builder, builder.add(at_weights, WIDE(tile * TILE + plane * PLANE)), True, there)
-            for plane in (0, 1)
-        ]
-        for tile, there in enumerate(wanted)
-    ]
+    take = _planes if len(at_weights) == 1 else _planes_of_rows
+    loaded = [take(builder, at_weights, tile, there) for tile, there in enumerate(wanted)]
     for tile, planes in enumerate(loaded):
         for column, at_row in enumerate(at_rows):
             row = _load(builder, builder.add(at_row, WIDE(tile * 64)), False, wanted[tile])
@@ -103,16 +114,28 @@ def _slot(builder, kind):
         return builder.alloca(kind)
 
 
-def emit_sums(builder, columns, ahead, rest, data, values, index=None):
+def _row_address(builder, data, at, row, count, pairs, third):
+    """Where a lane's words of a row begin; of row 0 where there are not so many."""
+    row = builder.select(builder.icmp_signed("<", row, count), row, WIDE(0))
+    inside = builder.add(builder.mul(row, pairs), builder.mul(third, WIDE(4)))
+    return _address(builder, data, builder.mul(builder.add(at, inside), WIDE(4)))
+
+
+def emit_sums(builder, columns, ahead, rest, data, values, index=None, outputs=None):
     """The whole of fragment_sums; data: the pointers of room, w and x; values: the rest.
 
     ahead: tiles whose loads stand before their products; rest: as many where fewer are left.
-    index: where rows are gathered, (pointer to int64, first, divisor).
+    index: where rows are gathered, (pointer to int64, first, divisor). outputs: where w holds rows
+    of int16, how many there are.
     """
     to, at, pairs, rows, first, last = values
     lane = builder.zext(_lane(builder), WIDE)
     group, third = builder.lshr(lane, WIDE(2)), builder.and_(lane, WIDE(3))
-    weights = _address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))
+    weights = [_address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))]
+    if outputs is not None:
+        both = (group, builder.add(group, WIDE(8)))
+        weights = [_row_address(builder, data[1], at, one, outputs, pairs, third) for one in both]
+    each = WIDE(TILE if outputs is None else 64)
     starts = []
     for column in range(columns):
         row = builder.add(group, WIDE(COLUMNS * column))
@@ -131,7 +154,7 @@ def emit_sums(builder, columns, ahead, rest, data, values, index=None):
 
     def body(step, guarded):
         here = builder.load(tile)
-        at_weights = builder.add(weights, builder.mul(here, WIDE(TILE)))
+        at_weights = [builder.add(one, builder.mul(here, each)) for one in weights]
         at_rows = [builder.add(one, builder.mul(here, WIDE(64))) for one in starts]
         wanted = [None] * step
         if guarded:

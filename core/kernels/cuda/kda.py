@@ -32,10 +32,11 @@ from ..scalars import (
     sqrt,
     sub,
 )
+from .intrinsics import four_of
 from .target import WARP, device, kernel, lane_value, threads, warp_max, warp_sum
 from .twins import twin
 
-i32, i64, u64 = np.int32, np.int64, np.uint64
+i32, i64 = np.int32, np.int64
 CHAINS = 4
 THREADS = 128
 
@@ -96,15 +97,19 @@ def joined(mine, meets):
 
 
 @device
-def stage(staged, side, c, a, k, q):
-    """Put a row's decay, key and query of one channel into shared memory."""
-    staged[side, 0, c], staged[side, 1, c], staged[side, 2, c] = a, k, q
+def stage(staged, side, c, line, a, k, q):
+    """Put a row's decay, key and query of one channel into shared memory, by chain."""
+    at = (side * 3 * CHAINS + (c & 3)) * line + (c >> 2)
+    staged[at], staged[at + CHAINS * line], staged[at + 2 * CHAINS * line] = a, k, q
 
 
 @cache
 def recurrence_kernel(width):
     """The recurrence for heads of so many keys and values."""
     keys = width // CHAINS  # of a chain
+    quads = keys // 4 if keys % 4 == 0 else 0
+    line = keys + 4  # four chains read 16 bytes each at once, of banks of their own
+    room = 2 * 3 * CHAINS * line
 
     def kda_rows_block(q, k, qkv, a, beta, states, runs, o, first):
         """Item first + blockIdx.x; the values of blockIdx.y.
@@ -112,7 +117,7 @@ def recurrence_kernel(width):
         Decays, keys and queries of a row stand in shared memory; those of the next are on their
         way while this one is computed.
         """
-        staged = cuda.shared.array((2, 3, width), types.float32)
+        staged = cuda.shared.array(room, types.float32)
         heads, slots = states.shape[2], states.shape[1]
         item, me = first + cuda.blockIdx.x, cuda.threadIdx.x
         run, head = item // heads, item % heads
@@ -121,45 +126,55 @@ def recurrence_kernel(width):
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
         if rows <= 0:
             return
-        chain, meets = u64(me & 3), cuda.laneid & 28
+        chain, meets = me & 3, cuda.laneid & 28
         s = cuda.local.array(keys, types.float32)
         slot = (position0 - 1) % slots
         for i in range(keys):
-            key = u64(CHAINS * i) + chain
+            key = CHAINS * i + chain
             s[i] = states[lane, slot, head, key, column] if position0 > 0 else ZERO
         for c in range(me, width, cuda.blockDim.x):
-            stage(staged, 0, c, a[row0, own + c], k[row0, own + c], q[row0, own + c])
+            stage(staged, 0, c, line, a[row0, own + c], k[row0, own + c], q[row0, own + c])
         cuda.syncthreads()
         for row in range(row0, row0 + rows):
-            now, on = (row - row0) & 1, row + 1 < row0 + rows
+            side, on = (row - row0) & 1, row + 1 < row0 + rows
             next_a, next_k, next_q = ZERO, ZERO, ZERO
             if on and me < width:
                 at = own + me
                 next_a, next_k, next_q = a[row + 1, at], k[row + 1, at], q[row + 1, at]
             wanted, share = qkv[row, 2 * heads * width + own + column], beta[row, head]
-            recalled = ZERO
-            for i in range(keys):
-                key = u64(CHAINS * i) + chain
-                s[i] = mul(s[i], staged[now, 0, key])
-                recalled = fma(s[i], staged[now, 1, key], recalled)
-            apart = mul(share, sub(wanted, joined(recalled, meets)))
-            read = ZERO
-            for i in range(keys):
-                key = u64(CHAINS * i) + chain
-                s[i] = fma(staged[now, 1, key], apart, s[i])
-                read = fma(s[i], staged[now, 2, key], read)
+            on_a = (side * 3 * CHAINS + chain) * line
+            on_k, on_q, recalled = on_a + CHAINS * line, on_a + 2 * CHAINS * line, ZERO
+            for i in range(0, 4 * quads, 4):
+                by, at = four_of(staged, on_a + i), four_of(staged, on_k + i)
+                s[i], s[i + 1] = mul(s[i], by[0]), mul(s[i + 1], by[1])
+                s[i + 2], s[i + 3] = mul(s[i + 2], by[2]), mul(s[i + 3], by[3])
+                recalled = fma(s[i + 1], at[1], fma(s[i], at[0], recalled))
+                recalled = fma(s[i + 3], at[3], fma(s[i + 2], at[2], recalled))
+            for i in range(4 * quads, keys):
+                s[i] = mul(s[i], staged[on_a + i])
+                recalled = fma(s[i], staged[on_k + i], recalled)
+            apart, read = mul(share, sub(wanted, joined(recalled, meets))), ZERO
+            for i in range(0, 4 * quads, 4):
+                at, by = four_of(staged, on_k + i), four_of(staged, on_q + i)
+                s[i], s[i + 1] = fma(at[0], apart, s[i]), fma(at[1], apart, s[i + 1])
+                s[i + 2], s[i + 3] = fma(at[2], apart, s[i + 2]), fma(at[3], apart, s[i + 3])
+                read = fma(s[i + 1], by[1], fma(s[i], by[0], read))
+                read = fma(s[i + 3], by[3], fma(s[i + 2], by[2], read))
+            for i in range(4 * quads, keys):
+                s[i] = fma(staged[on_k + i], apart, s[i])
+                read = fma(s[i], staged[on_q + i], read)
             read = joined(read, meets)
-            if value < width and me & 3 == 0:
+            if value < width and chain == 0:
                 o[row, own + column] = read
             if value < width and row >= row0 + rows - slots:
                 slot = (position0 + row - row0) % slots
                 for i in range(keys):
-                    states[lane, slot, head, u64(CHAINS * i) + chain, column] = s[i]
+                    states[lane, slot, head, CHAINS * i + chain, column] = s[i]
             if on and me < width:
-                stage(staged, 1 - now, me, next_a, next_k, next_q)
+                stage(staged, 1 - side, me, line, next_a, next_k, next_q)
             for c in range(me + cuda.blockDim.x, width if on else 0, cuda.blockDim.x):
                 at = own + c
-                stage(staged, 1 - now, c, a[row + 1, at], k[row + 1, at], q[row + 1, at])
+                stage(staged, 1 - side, c, line, a[row + 1, at], k[row + 1, at], q[row + 1, at])
             cuda.syncthreads()
 
     kda_rows_block.__name__ += f"_{width}"

@@ -13,6 +13,8 @@ from ..latent_attend import head_blocks
 from ..madd import OUTPUTS
 from ..scalars import INF, LOG2E, bits, div, exp2c, flt, mul, pow2, rint, rn, sub, to_int
 from ..weigh import in_order
+from .latent_split import attend_split, fits, scratch_shapes
+from .placed import on_device
 from .target import WARP, block_max, block_sum, device, kernel, threads, warp_sum
 from .twins import twin
 
@@ -192,8 +194,22 @@ def latent_attend(
     stream, q, eq, positions, lanes, tables, latent, exponent, page_rows, kpool, picked, counts,
     scale, out, first, last,
 ):  # fmt: skip
-    """As the CPU's latent_attend; shared memory holds 8 bytes for every row that is seen."""
-    most = (picked.shape[1] + 1) * kpool
+    """As the CPU's latent_attend; shared memory holds 8 bytes for every row that is seen.
+
+    Whole rows of whole tiles go over all of the chip, through scratch of their own: a device that
+    calls this at every step gives attend_split its scratch itself.
+    """
+    most, heads, blocks = (picked.shape[1] + 1) * kpool, eq.shape[1], head_blocks(eq.shape[1])
+    if last > first and fits(latent.shape[2]) and first % blocks == 0 and last % blocks == 0:
+        rows = (last - first) // blocks
+        kinds = (i32, i32, i64, i64)
+        shaped = zip(scratch_shapes(rows, heads, latent.shape[2], most), kinds, strict=True)
+        scratch = tuple(on_device(np.full(shape, -1, kind)) for shape, kind in shaped)
+        attend_split(
+            stream, q, eq, positions, lanes, tables, latent, exponent, page_rows, kpool, picked,
+            counts, scale, out, scratch, first // blocks, last // blocks,
+        )  # fmt: skip
+        return
     words, rows = q.reshape(q.size).view(i32), latent.reshape(latent.size).view(i32)
     for row, head, shape in shapes(stream, eq.shape[1], most, first, last):
         attend_head[shape](

@@ -20,8 +20,8 @@ from ..scalars import (
     sqrt,
     sub,
 )
-from .quantise import row_tops
-from .target import block_max, block_sum, kernel, threads
+from .quantise import greatest_number, row_tops
+from .target import block_sum, kernel, threads
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
@@ -45,7 +45,7 @@ def layernorm_block(x, w, b, eps, y, flags, first):
         here = absolute_bits(sub(row[i], mean))
         apart = max(apart, here)
         number = max(number, here if here <= INF_BITS else i32(0))
-    apart, number = block_max(apart, room), block_max(number, room)
+    apart, number = greatest_number(apart, number, room)
     exponent, squares = row_exponent(flt(number)), i64(0)
     scale = pow2(-exponent)
     for i in range(me, width, step):

@@ -19,8 +19,8 @@ from ..scalars import (
     row_exponent,
     sqrt,
 )
-from .quantise import ROW_THREADS, row_tops
-from .target import block_max, block_sum, device, kernel, threads
+from .quantise import greatest_number, row_threads, row_tops
+from .target import block_sum, device, kernel
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
@@ -50,7 +50,7 @@ def rmsnorm_q16_block(x, w, eps, q, e, flags, first):
         here = absolute_bits(mul(mul(row[i], r), w[i]))
         made = max(made, here)
         made_number = max(made_number, here if here <= INF_BITS else i32(0))
-    made, made_number = block_max(made, room), block_max(made_number, room)
+    made, made_number = greatest_number(made, made_number, room)
     exponent = row_exponent(flt(made_number))
     scale = pow2(-exponent)
     for i in range(cuda.threadIdx.x, width, cuda.blockDim.x):
@@ -64,7 +64,7 @@ def rmsnorm_q16_block(x, w, eps, q, e, flags, first):
 def rmsnorm_q16(stream, x, w, eps, q, e, flags, first, last):
     """As the CPU's rmsnorm_q16."""
     if last > first:
-        shape = (last - first, threads(ROW_THREADS), stream)
+        shape = (last - first, row_threads(x.shape[1]), stream)
         rmsnorm_q16_block[shape](x, w, eps, q, e, flags, first)
 
 
@@ -86,7 +86,7 @@ def rmsnorm_block(x, w, eps, y, column, flags, first):
 def rmsnorm_rows(stream, x, w, eps, y, column, flags, first, last):
     """As the CPU's rmsnorm_rows."""
     if last > first:
-        shape = (last - first, threads(ROW_THREADS), stream)
+        shape = (last - first, row_threads(x.shape[1]), stream)
         rmsnorm_block[shape](x, w, eps, y, column, flags, first)
 
 

@@ -10,7 +10,13 @@ from .target import block_max, device, kernel, threads
 from .twins import twin
 
 i32 = np.int32
-ROW_THREADS = 256
+
+
+@device
+def greatest_number(top, number, room):
+    """(the largest pattern, the largest that is a number) of a block; alike without a NaN."""
+    top = block_max(top, room)
+    return top, block_max(number, room) if top > INF_BITS else top
 
 
 @device
@@ -21,7 +27,12 @@ def row_tops(row, width, room):
         here = absolute_bits(row[i])
         top = max(top, here)
         number = max(number, here if here <= INF_BITS else i32(0))
-    return block_max(top, room), block_max(number, room)
+    return greatest_number(top, number, room)
+
+
+def row_threads(width):
+    """Threads of a block that has one row: few elements each, and no more than there are."""
+    return threads(min(1024, max(128, -(-width // 128) * 32)))
 
 
 @kernel
@@ -44,7 +55,7 @@ def q16_block(x, q, e, flags, first):
 def q16_rows(stream, x, q, e, flags, first, last):
     """As the CPU's q16_rows."""
     if last > first:
-        q16_block[last - first, threads(ROW_THREADS), stream](x, q, e, flags, first)
+        q16_block[last - first, row_threads(x.shape[1]), stream](x, q, e, flags, first)
 
 
 twin("q16_rows", q16_rows)

@@ -7,12 +7,13 @@ from numba.core import types
 from ..route import LEAST
 from ..scalars import ZERO, add, bits, div, fma, mul, sigmoid
 from ..weigh import in_order
-from .target import WARP, kernel, lane_value, threads, warp_max
+from .target import WARP, device, kernel, lane_value, threads, warp_max
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
 MOST_EXPERTS, MOST_CHOSEN = 1024, 32
 TAKEN = i64(-(2**63))
+STAGED = 2048  # slots that stand in shared memory at a time
 THREADS = 256
 
 
@@ -57,35 +58,77 @@ def route_rows(stream, m, bias, k, scale, experts, weights, first, last):
         route_warp[last - first, WARP, stream](m, bias, k, scale, experts, weights, first)
 
 
+@device
+def stage_slots(experts, first, slots, staged):
+    """The experts of up to STAGED slots, in shared memory; returns how many."""
+    mine = min(STAGED, slots - first)
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.x, mine, cuda.blockDim.x):
+        staged[i] = experts[first + i]
+    cuda.syncthreads()
+    return mine
+
+
+@device
+def sums_before(counts, many):
+    """counts [many] shared become the sums of those before each; the first warp does it."""
+    lane, each = cuda.threadIdx.x, (many + WARP - 1) // WARP
+    low, high = min(lane * each, many), min((lane + 1) * each, many)
+    if lane < WARP:
+        total, before = i32(0), i32(0)
+        for e in range(low, high):
+            total = i32(total + counts[e])
+        for j in range(WARP):
+            other = lane_value(total, j)
+            before = i32(before + (other if j < lane else i32(0)))
+        for e in range(low, high):
+            mine = counts[e]
+            counts[e] = before
+            before = i32(before + mine)
+
+
 @kernel
 def group_block(experts, order, starts):
     """One block; a thread an expert: it counts its slots, and puts them down in their order."""
-    counts = cuda.shared.array(MOST_EXPERTS, types.int64)
-    many, slots, k = starts.shape[0] - 1, experts.shape[0] * experts.shape[1], experts.shape[1]
-    for e in range(cuda.threadIdx.x, many, cuda.blockDim.x):
+    counts = cuda.shared.array(MOST_EXPERTS, types.int32)
+    staged = cuda.shared.array(STAGED, types.int32)
+    many, slots, me, step = (
+        starts.shape[0] - 1, experts.shape[0], cuda.threadIdx.x, cuda.blockDim.x
+    )  # fmt: skip
+    for e in range(me, many, step):
         counts[e] = 0
-        for slot in range(slots):
-            if experts[slot // k, slot % k] == e:
-                counts[e] += 1
+    for first in range(0, slots, STAGED):
+        mine = stage_slots(experts, first, slots, staged)
+        for e in range(me, many, step):
+            found = i32(0)
+            for i in range(mine):
+                found = i32(found + (i32(1) if staged[i] == e else i32(0)))
+            counts[e] += found
     cuda.syncthreads()
-    for e in range(cuda.threadIdx.x, many, cuda.blockDim.x):
-        at = i64(0)
-        for one in range(e):
-            at += counts[one]
-        starts[e] = at
-        if e == many - 1:
-            starts[many] = slots
-        for slot in range(slots if counts[e] > 0 else 0):
-            if experts[slot // k, slot % k] == e:
-                order[at] = slot
-                at += 1
+    sums_before(counts, many)
+    cuda.syncthreads()
+    for e in range(me, many, step):
+        starts[e] = counts[e]
+    if me == 0:
+        starts[many] = slots
+    for first in range(0, slots, STAGED):
+        mine = stage_slots(experts, first, slots, staged)
+        for e in range(me, many, step):
+            at = counts[e]
+            for i in range(mine):
+                if staged[i] == e:
+                    order[at] = first + i
+                    at += 1
+            counts[e] = at
 
 
 def group_rows(stream, experts, order, starts):
     """As the CPU's group_rows."""
     many = starts.shape[0] - 1
     assert many <= MOST_EXPERTS, many
-    group_block[1, threads(-(-many // WARP) * WARP), stream](experts, order, starts)
+    block = threads(-(-many // WARP) * WARP)
+    flat = experts.reshape(experts.size)
+    group_block[1, block, stream](flat, order, starts)
 
 
 @kernel

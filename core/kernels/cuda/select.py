@@ -1,4 +1,4 @@
-"""The CUDA twin of select.py: a thread scores a pool, a block finds the best of a row."""
+"""The CUDA twin of select.py: pools scored on the tensor cores, a block finds the best of a row."""
 
 import numpy as np
 from numba import cuda
@@ -7,14 +7,20 @@ from numba.core import types
 from ..scalars import INF_BITS, SIGN_OFF, ZERO, add, bits, fma, mul, pow2, rn
 from ..select import BINS, SHIFTS
 from ..weigh import LOWEST, in_order
+from .fragments import SUMS, place_of, row_sums
 from .latent_attend import halves
 from .placed import on_device
+from .planes import OUTPUTS
 from .target import WARP, block_rank, device, kernel, threads
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
 THREADS = 256
-BLOCKS = 512  # along the pools of a row, at most
+BLOCKS, TILES = 512, 2048  # along the pools of a row, at most
+ROOM = WARP // 8 * SUMS
+
+sums_of_rows = row_sums(WARP // 8)
+place = device(place_of)
 
 
 @kernel
@@ -40,6 +46,41 @@ def score_pools(
         pattern = bits(add(score, ZERO))
         none = i32(pattern & SIGN_OFF) > INF_BITS
         scores[row - first, pool] = LOWEST if none else in_order(pattern)
+
+
+@kernel
+def score_tiles(
+    q, ei, w, wcol, wscale, keys, exponent, positions, lanes, tables, per_page, kpool, pairs, most,
+    scores, first,
+):  # fmt: skip
+    """The same on the tensor cores: a warp a tile of 32 pools, 16 heads at a time, in order."""
+    room = cuda.shared.array(ROOM, types.int64)
+    places = cuda.shared.array(WARP, types.int64)
+    row, heads, lane = first + cuda.blockIdx.y, ei.shape[1], cuda.threadIdx.x
+    pools, table = (positions[row] + 1) // kpool, tables[lanes[row]]
+    tile = cuda.blockIdx.x if pools > most else pools
+    while tile * WARP < pools:
+        pool, mine = tile * WARP + lane, min(WARP, pools - tile * WARP)
+        at = min(pool, pools - 1)
+        places[lane] = i64(table[at // per_page]) * per_page + at % per_page
+        score = ZERO
+        for head0 in range(0, heads, OUTPUTS):
+            group = min(OUTPUTS, heads - head0)
+            cuda.syncthreads()
+            q_at = (row * heads + head0) * pairs
+            sums_of_rows(room, 0, q, q_at, group, keys, places, 0, pairs, mine, 0, pairs >> 4)
+            cuda.syncthreads()
+            for o in range(group):
+                power = pow2(i32(i64(ei[row, head0 + o]) + exponent))
+                s = mul(rn(room[place(o, lane)]), power)
+                weight = mul(w[row, wcol + head0 + o], wscale)
+                score = fma(weight, s if s > ZERO else ZERO, score)
+        if pool < pools:
+            pattern = bits(add(score, ZERO))
+            none = i32(pattern & SIGN_OFF) > INF_BITS
+            scores[row - first, pool] = LOWEST if none else in_order(pattern)
+        cuda.syncthreads()
+        tile += cuda.gridDim.x
 
 
 @device
@@ -126,16 +167,22 @@ def select_rows(
     stream, qi, ei, w, wcol, wscale, keys, exponent, positions, lanes, tables, page_rows, kpool,
     most, picked, counts, scores, first, last,
 ):  # fmt: skip
-    """As the CPU's select_rows; scores [>= last - first, pools of the longest row] int32."""
+    """As the CPU's select_rows; scores [>= last - first, pools of the longest row] int32.
+
+    Queries and keys begin at a multiple of 16 bytes.
+    """
     if last <= first:
         return
     block, pairs, n = threads(THREADS), keys.shape[2] // 2, scores.shape[1]
     words, flat = qi.reshape(qi.size).view(i32), keys.reshape(keys.size).view(i32)
-    grid = (min(BLOCKS, -(-n // block)), last - first)
-    score_pools[grid, block, stream](
+    given = (
         words, ei, w, wcol, wscale, flat, exponent, positions, lanes, tables, page_rows // kpool,
         kpool, pairs, most, scores, first,
     )  # fmt: skip
+    if pairs % (WARP // 2) == 0:
+        score_tiles[(min(TILES, -(-n // WARP)), last - first), WARP, stream](*given)
+    else:
+        score_pools[(min(BLOCKS, -(-n // block)), last - first), block, stream](*given)
     keep_best_block[last - first, block, stream](
         scores, positions, kpool, most, picked, counts, first
     )
