@@ -1,6 +1,6 @@
 """Faults that were made once, each as a switch that only tests can turn: one line taken out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from kvtape.core import apply as applying
 from kvtape.core import keep, plan_pages
 from kvtape.core import state as states
+from kvtape.core.device import Running
 from kvtape.core.families.glm import Glm
 from kvtape.core.state import RADIX, Phase, State, Stream
 from kvtape.core.store_radix import RadixStore
@@ -99,17 +100,21 @@ def ignores_shared(where: Where) -> Callable[[Patch], None]:
     """A snapshot has the other shape than its step says."""
 
     def on(patch: Patch) -> None:
-        patch.setattr(glm.GlmDevice, "_keep", other_shape(glm.GlmDevice._keep))
-        kept = fake._DOES["snapshot_taken"]
-        patch.setitem(fake._DOES, "snapshot_taken", other_shape(kept))
+        for kind in (glm.GlmDevice, fake.FakeDevice):
+            patch.setattr(kind, "launch", told_other_shape(kind.launch))
 
-    def other_shape(real: Any) -> Any:
-        def taken(device: Any, state: State, fact: f.SnapshotTaken, *rest: Any) -> None:
-            if where(int(device.rank)):
-                fact = fact.model_copy(update={"shared": not fact.shared})
-            real(device, state, fact, *rest)
+    def told_other_shape(real: Any) -> Any:
+        def launch(device: Any, state: State, facts: Sequence[AnyFact], **more: Any) -> Running:
+            mine = [other_shape(fact) if where(int(device.rank)) else fact for fact in facts]
+            running: Running = real(device, state, mine, **more)
+            return running
 
-        return taken
+        return launch
+
+    def other_shape(fact: AnyFact) -> AnyFact:
+        if isinstance(fact, f.SnapshotTaken):
+            return fact.model_copy(update={"shared": not fact.shared})
+        return fact
 
     return on
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from kvtape.core.device import Running
 from kvtape.core.families.fake import fake_rules
 from kvtape.core.link import RankLost
 from kvtape.core.pages import PageBook
 from kvtape.core.state import FLAT, State
-from kvtape.devices import fake
+from kvtape.devices.fake import FakeDevice
 from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact
 from kvtape.replay.ranks import Ranks
@@ -100,13 +101,16 @@ def test_a_rank_without_room_for_a_copy_makes_all_ranks_begin_again_alike(
     monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """Reserved, answered, then done or undone: by one decision, which every rank hears."""
-    kept = fake._DOES["snapshot_taken"]
+    real = FakeDevice.launch
 
-    def no_room(device: Any, *rest: Any) -> None:
-        if int(device.rank) != rank:
-            kept(device, *rest)
+    def no_room(
+        device: FakeDevice, state: State, facts: Sequence[AnyFact], **more: bool
+    ) -> Running:
+        has_none = int(device.rank) == rank
+        mine = [one for one in facts if not (has_none and isinstance(one, f.SnapshotTaken))]
+        return real(device, state, mine, **more)
 
-    monkeypatch.setitem(fake._DOES, "snapshot_taken", no_room)
+    monkeypatch.setattr(FakeDevice, "launch", no_room)
     opened = opening("drafted", world=3, flags={"store": FLAT}, plan=flat_plan(10**6))
     wire = listened(opened, one_by_one([("first", TEXT), ("again", TEXT)]))
     (refused,) = wire.of("resume_refused")
