@@ -8,7 +8,7 @@ import pytest
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.state import FLAT, RADIX
 from kvtape.events import facts as f
-from kvtape.events.commands import Arrive, Cancel
+from kvtape.events.commands import AnyCommand, Arrive, Cancel
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId, StreamId
 from kvtape.events.records import FamilyRules
@@ -49,6 +49,13 @@ def chat(name: str, prompt: Sequence[int] = PROMPT, max_new: int = 5, **fields: 
 def burst(count: int) -> list[Arrive]:
     """Equal chats."""
     return [chat(f"chat{at}") for at in range(count)]
+
+
+def held_back(rig: Rig) -> list[AnyCommand]:
+    """Take the ranks' answers to resumes out of the news."""
+    news, rig.news = rig.news, []
+    rig.news += [one for one in news if one.kind != "resume_acked"]
+    return [one for one in news if one.kind == "resume_acked"]
 
 
 def of_session(session: str) -> Picks:
@@ -186,11 +193,11 @@ def test_a_mark_that_is_refused_is_waited_for_no_longer() -> None:
     rig.settle()
     rig.step(chat("again", OTHER + OTHER[::-1]), chat("first"), chat("equal"))
     assert [fact.behind for fact in of(f.StreamWaits, rig)] == [2]
-    held, rig.news = rig.news, [one for one in rig.news if one.kind != "resume_acked"]
+    answers = held_back(rig)
     turn = rig.step()
     assert len(rig.state.kept) == 1, "the copy that is being read back stayed"
     assert begun(turn) == [3]
-    rig.news += [one for one in held if one.kind == "resume_acked"]
+    rig.news += answers
     rig.settle()
     assert rig.finished[RequestId("equal")].cached_tokens == 0
 
@@ -202,10 +209,10 @@ def test_a_mark_that_was_refused_is_not_waited_for_though_another_is_to_come() -
     rig.settle()
     rig.step(chat("again", text), chat("first", rewind_tokens=34))
     assert of(f.StreamBegun, rig)[-1].marks == (32, 64)
-    held, rig.news = rig.news, [one for one in rig.news if one.kind != "resume_acked"]
+    answers = held_back(rig)
     turn = rig.step(chat("shares", [*PROMPT[:40], *OTHER]))
     assert begun(turn) == [3] and not of(f.StreamWaits, rig)
-    rig.news += [one for one in held if one.kind == "resume_acked"]
+    rig.news += answers
     rig.settle()
 
 
