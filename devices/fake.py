@@ -44,6 +44,7 @@ from .fake_memory import (
     words_of,
 )
 from .fake_sampler import Sampler, sample_wave
+from .leaving import seat_then
 from .ledger import pair_of
 from .meeting import Meeting
 
@@ -172,6 +173,8 @@ class FakeDevice:
             elif isinstance(fact, f.PromptStepRun):
                 streams.append(state.streams[fact.stream])
                 entries.append(self._prompt_rows(streams[-1], fact, end_of(entries)))
+            elif isinstance(fact, f.SnapshotTaken):
+                self._kept(state, facts, fact)
             elif (does := _DOES.get(fact.kind)) is not None:
                 does(self, state, fact, report)
         for begun in self._resuming:  # after the leases: what is copied in stays
@@ -258,12 +261,12 @@ class FakeDevice:
                 memory.rows[:, page] = pattern
                 memory.keys[page] = memory.drafts[page] = pattern
 
-    def _kept(self, state: State, fact: f.SnapshotTaken, report: Report) -> None:
+    def _kept(self, state: State, facts: Sequence[AnyFact], fact: f.SnapshotTaken) -> None:
         if not self._rules.snapshots:
             return
-        lane, count = self._lanes[fact.stream], fact.mark // self._rules.page_rows
+        (lane, table), count = seat_then(state, facts, fact), fact.mark // self._rules.page_rows
         assert self._rows[lane] == fact.mark, f"a copy at row {self._rows[lane]}, not {fact.mark}"
-        own = state.tables[lane, : 0 if fact.shared else count]
+        own = table[: 0 if fact.shared else count]
         self.copies[fact.state] = copy_out(self._memory, lane, own)
 
     def _dropped(self, state: State, fact: f.StateDropped, report: Report) -> None:
@@ -392,7 +395,6 @@ _DOES: dict[str, Callable[[FakeDevice, State, Any, Report], None]] = {
     "resume_refused": FakeDevice._refused,
     "stream_released": FakeDevice._released,
     "pages_leased": FakeDevice._leased,
-    "snapshot_taken": FakeDevice._kept,
     "state_dropped": FakeDevice._dropped,
     "fault_injected": FakeDevice._flip,
 }

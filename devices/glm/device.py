@@ -23,6 +23,7 @@ from ..batch import Batch
 from ..draws import DrawTables
 from ..exchange import Exchange
 from ..last_step import logits_of, sum_logits, sum_tokens
+from ..leaving import seat_then
 from ..ledger import token_sums
 from ..settings import DeviceSettings
 from ..team import Team
@@ -106,7 +107,10 @@ class GlmDevice:
         """Begin a step; `state` has the facts applied. every_row: report sums after each row."""
         report = Report(self.rank, state.step)
         for fact in facts:
-            self._do(state, fact, report)
+            if isinstance(fact, f.SnapshotTaken):
+                self._keep(state, facts, fact)
+            else:
+                self._do(state, fact, report)
         for fact in facts:  # after the leases: what is copied in stays
             if isinstance(fact, f.StreamBegun) and fact.state != NO_STATE:
                 self._resume(state, fact, report)
@@ -196,22 +200,21 @@ class GlmDevice:
             self.ledger.begin(fact.stream)
         elif isinstance(fact, f.ResumeRefused | f.StreamReleased):
             self.ledger.forget(fact.stream)
-        elif isinstance(fact, f.SnapshotTaken):
-            self._keep(state, fact)
         elif isinstance(fact, f.StateDropped):
             self.copies.pop(fact.state, None)
         elif isinstance(fact, f.FaultInjected) and fact.rank == self.rank:
             self.inspector.flip(self._seat(state, fact.stream), fact)
 
-    def _keep(self, state: State, fact: f.SnapshotTaken) -> None:
-        lane, held = int(state.streams[fact.stream].lane), self.ledger.streams[fact.stream]
+    def _keep(self, state: State, facts: Sequence[AnyFact], fact: f.SnapshotTaken) -> None:
+        lane, table = seat_then(state, facts, fact)
+        held = self.ledger.streams[fact.stream]
         assert held.rows == fact.mark, f"a copy at row {held.rows}, not {fact.mark}"
         taps, own = self.family.sizes.taps, None
         if not fact.shared:
-            pages = state.tables[lane, : fact.mark // self.rules.page_rows]
+            pages = table[: fact.mark // self.rules.page_rows]
             own = copy_pages_out(self.memory, self.ledger.pages, pages)
         self.copies[fact.state] = copy_out(
-            self.memory, self.rings, lane, fact.mark, taps, dict(held.sums), own
+            self.memory, self.rings, int(lane), fact.mark, taps, dict(held.sums), own
         )
 
     def _resume(self, state: State, fact: f.StreamBegun, report: Report) -> None:
