@@ -104,10 +104,50 @@ def stage(staged, side, c, line, a, k, q):
 
 
 @cache
+def chain_loops(width):
+    """(recall, write) of one chain over its keys, for heads of so many keys.
+
+    recall(s, staged, on_a, on_k) decays the keys and sums them by k; write(s, staged, on_k, on_q,
+    apart) adds k times what is apart and sums the result by q. s: the chain's state, in registers.
+    """
+    keys = width // CHAINS
+    quads = keys // 4 if keys % 4 == 0 else 0
+
+    @device
+    def recall(s, staged, on_a, on_k):
+        total = ZERO
+        for i in range(0, 4 * quads, 4):
+            by, at = four_of(staged, on_a + i), four_of(staged, on_k + i)
+            s[i], s[i + 1] = mul(s[i], by[0]), mul(s[i + 1], by[1])
+            s[i + 2], s[i + 3] = mul(s[i + 2], by[2]), mul(s[i + 3], by[3])
+            total = fma(s[i + 1], at[1], fma(s[i], at[0], total))
+            total = fma(s[i + 3], at[3], fma(s[i + 2], at[2], total))
+        for i in range(4 * quads, keys):
+            s[i] = mul(s[i], staged[on_a + i])
+            total = fma(s[i], staged[on_k + i], total)
+        return total
+
+    @device
+    def write(s, staged, on_k, on_q, apart):
+        total = ZERO
+        for i in range(0, 4 * quads, 4):
+            at, by = four_of(staged, on_k + i), four_of(staged, on_q + i)
+            s[i], s[i + 1] = fma(at[0], apart, s[i]), fma(at[1], apart, s[i + 1])
+            s[i + 2], s[i + 3] = fma(at[2], apart, s[i + 2]), fma(at[3], apart, s[i + 3])
+            total = fma(s[i + 1], by[1], fma(s[i], by[0], total))
+            total = fma(s[i + 3], by[3], fma(s[i + 2], by[2], total))
+        for i in range(4 * quads, keys):
+            s[i] = fma(staged[on_k + i], apart, s[i])
+            total = fma(s[i], staged[on_q + i], total)
+        return total
+
+    return recall, write
+
+
+@cache
 def recurrence_kernel(width):
     """The recurrence for heads of so many keys and values."""
-    keys = width // CHAINS  # of a chain
-    quads = keys // 4 if keys % 4 == 0 else 0
+    keys, (recall, write) = width // CHAINS, chain_loops(width)
     line = keys + 4  # four chains read 16 bytes each at once, of banks of their own
     room = 2 * 3 * CHAINS * line
 
@@ -119,51 +159,31 @@ def recurrence_kernel(width):
         """
         staged = cuda.shared.array(room, types.float32)
         heads, slots = states.shape[2], states.shape[1]
-        item, me = first + cuda.blockIdx.x, cuda.threadIdx.x
+        item, me, step = first + cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
         run, head = item // heads, item % heads
-        value = (cuda.blockIdx.y * cuda.blockDim.x + me) >> 2
+        value = (cuda.blockIdx.y * step + me) >> 2
         column, own = min(value, width - 1), head * width
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
         if rows <= 0:
             return
-        chain, meets = me & 3, cuda.laneid & 28
+        chain, meets, slot = me & 3, cuda.laneid & 28, (position0 - 1) % slots
         s = cuda.local.array(keys, types.float32)
-        slot = (position0 - 1) % slots
         for i in range(keys):
             key = CHAINS * i + chain
             s[i] = states[lane, slot, head, key, column] if position0 > 0 else ZERO
-        for c in range(me, width, cuda.blockDim.x):
+        for c in range(me, width, step):
             stage(staged, 0, c, line, a[row0, own + c], k[row0, own + c], q[row0, own + c])
         cuda.syncthreads()
         for row in range(row0, row0 + rows):
-            side, on = (row - row0) & 1, row + 1 < row0 + rows
+            side, on, at = (row - row0) & 1, row + 1 < row0 + rows, own + me
             next_a, next_k, next_q = ZERO, ZERO, ZERO
             if on and me < width:
-                at = own + me
                 next_a, next_k, next_q = a[row + 1, at], k[row + 1, at], q[row + 1, at]
             wanted, share = qkv[row, 2 * heads * width + own + column], beta[row, head]
             on_a = (side * 3 * CHAINS + chain) * line
-            on_k, on_q, recalled = on_a + CHAINS * line, on_a + 2 * CHAINS * line, ZERO
-            for i in range(0, 4 * quads, 4):
-                by, at = four_of(staged, on_a + i), four_of(staged, on_k + i)
-                s[i], s[i + 1] = mul(s[i], by[0]), mul(s[i + 1], by[1])
-                s[i + 2], s[i + 3] = mul(s[i + 2], by[2]), mul(s[i + 3], by[3])
-                recalled = fma(s[i + 1], at[1], fma(s[i], at[0], recalled))
-                recalled = fma(s[i + 3], at[3], fma(s[i + 2], at[2], recalled))
-            for i in range(4 * quads, keys):
-                s[i] = mul(s[i], staged[on_a + i])
-                recalled = fma(s[i], staged[on_k + i], recalled)
-            apart, read = mul(share, sub(wanted, joined(recalled, meets))), ZERO
-            for i in range(0, 4 * quads, 4):
-                at, by = four_of(staged, on_k + i), four_of(staged, on_q + i)
-                s[i], s[i + 1] = fma(at[0], apart, s[i]), fma(at[1], apart, s[i + 1])
-                s[i + 2], s[i + 3] = fma(at[2], apart, s[i + 2]), fma(at[3], apart, s[i + 3])
-                read = fma(s[i + 1], by[1], fma(s[i], by[0], read))
-                read = fma(s[i + 3], by[3], fma(s[i + 2], by[2], read))
-            for i in range(4 * quads, keys):
-                s[i] = fma(staged[on_k + i], apart, s[i])
-                read = fma(s[i], staged[on_q + i], read)
-            read = joined(read, meets)
+            on_k, on_q = on_a + CHAINS * line, on_a + 2 * CHAINS * line
+            known = joined(recall(s, staged, on_a, on_k), meets)
+            read = joined(write(s, staged, on_k, on_q, mul(share, sub(wanted, known))), meets)
             if value < width and chain == 0:
                 o[row, own + column] = read
             if value < width and row >= row0 + rows - slots:
@@ -172,7 +192,7 @@ def recurrence_kernel(width):
                     states[lane, slot, head, CHAINS * i + chain, column] = s[i]
             if on and me < width:
                 stage(staged, 1 - side, me, line, next_a, next_k, next_q)
-            for c in range(me + cuda.blockDim.x, width if on else 0, cuda.blockDim.x):
+            for c in range(me + step, width if on else 0, step):
                 at = own + c
                 stage(staged, 1 - side, c, line, a[row + 1, at], k[row + 1, at], q[row + 1, at])
             cuda.syncthreads()

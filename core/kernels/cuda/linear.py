@@ -22,7 +22,7 @@ from .twins import twin
 i32, i64 = np.int32, np.int64
 CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
 BUCKETS = (8, 16, 32, 64)  # rows that one launch takes: as many mma wide as needed
-WARPS = {8: 16, 16: 16, 32: 8, 64: 4}  # of a block, by bucket: their sums stand in shared memory
+WARPS = {8: 16, 16: 8, 32: 8, 64: 4}  # of a block, by bucket: their sums stand in shared memory
 
 
 @device
@@ -117,14 +117,16 @@ def bucket_of(rows):
 
 
 def warps_of(bucket, pairs, blocks):
-    """Warps of a block of threads: 16 where few blocks share the chip, else 8; each with 2 tiles.
+    """Warps of a block of threads: many where few blocks share the chip; each with some tiles.
 
     No sum can overflow: none takes more than MOST_INPUTS.
     """
-    tiles = pairs >> 4
-    warps = min(WARPS[bucket], 16 if blocks <= 2 * CHIP else 8, max(1, tiles // 2))
+    tiles, most = pairs >> 4, WARPS[bucket]
+    if blocks > 2 * CHIP:
+        most = 8 if bucket == BUCKETS[0] else 4
     if blocks > 8 * CHIP:
-        warps = min(warps, max(1, tiles // 4))
+        most = min(most, max(2, tiles // 8))
+    warps = max(1, min(most, tiles // 2))
     assert -(-tiles // warps) * INPUTS <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
     return 1 if SIMULATED else warps
 

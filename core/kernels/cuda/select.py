@@ -15,7 +15,7 @@ from .target import WARP, block_rank, device, kernel, threads
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
-THREADS = 256
+THREADS, WIDE = 256, 1024
 BLOCKS, TILES = 512, 2048  # along the pools of a row, at most
 ROOM = WARP // 8 * SUMS
 
@@ -183,7 +183,7 @@ def select_rows(
         score_tiles[(min(TILES, -(-n // WARP)), last - first), WARP, stream](*given)
     else:
         score_pools[(min(BLOCKS, -(-n // block)), last - first), block, stream](*given)
-    keep_best_block[last - first, block, stream](
+    keep_best_block[last - first, threads(WIDE), stream](
         scores, positions, kpool, most, picked, counts, first
     )
 

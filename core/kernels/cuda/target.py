@@ -19,6 +19,7 @@ from numba.core import config
 from .. import scalars
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a row's work may well be smaller than the chip
 WARP = 32
 ALL_LANES = 0xFFFFFFFF
 
@@ -223,11 +224,9 @@ else:
         if cuda.laneid == 0:
             room[cuda.threadIdx.x >> 5] = value
         cuda.syncthreads()
-        value = room[0]
-        for warp in range(1, cuda.blockDim.x >> 5):
-            value += room[warp]
+        mine = room[cuda.laneid] if cuda.laneid < cuda.blockDim.x >> 5 else value - value
         cuda.syncthreads()
-        return value
+        return warp_sum(mine)
 
     @device
     def block_max(value, room):
@@ -236,11 +235,9 @@ else:
         if cuda.laneid == 0:
             room[cuda.threadIdx.x >> 5] = value
         cuda.syncthreads()
-        value = room[0]
-        for warp in range(1, cuda.blockDim.x >> 5):
-            value = max(value, room[warp])
+        mine = room[min(cuda.laneid, (cuda.blockDim.x >> 5) - 1)]
         cuda.syncthreads()
-        return value
+        return warp_max(mine)
 
     @device
     def lane_value(value, lane):
@@ -254,13 +251,11 @@ else:
         room: shared, an int32 a warp.
         """
         votes = cuda.ballot_sync(ALL_LANES, flag)
-        warp, before = cuda.threadIdx.x >> 5, (1 << cuda.laneid) - 1
-        if cuda.laneid == 0:
+        warp, lane = cuda.threadIdx.x >> 5, cuda.laneid
+        if lane == 0:
             room[warp] = cuda.popc(votes)
         cuda.syncthreads()
-        rank, total = cuda.popc(votes & before), 0
-        for one in range(cuda.blockDim.x >> 5):
-            rank += room[one] if one < warp else 0
-            total += room[one]
+        mine = room[lane] if lane < cuda.blockDim.x >> 5 else 0
         cuda.syncthreads()
-        return rank, total
+        before = warp_sum(mine if lane < warp else 0)
+        return before + cuda.popc(votes & ((1 << lane) - 1)), warp_sum(mine)
