@@ -17,6 +17,7 @@ from kvtape.events.facts import RequestFinished
 from .rig import Rig, arrive, expected_reply, flat_plan, fold, frozen, opened_with
 
 TOKENS = st.integers(0, 63)
+NEWER = ("marks", "keep_resuming", "keep_at_end", "prefix_wait")
 
 
 class Machine(RuleBasedStateMachine):
@@ -34,17 +35,18 @@ class Machine(RuleBasedStateMachine):
         states=st.integers(0, 5),
         lanes=st.integers(1, 4),
         poison=st.sampled_from(["off", "a", "b"]),
+        newer=st.booleans(),
     )
     def open(
         self, kind: str, drafts: int, drafter: int, order: str, pages: int, states: int,
-        lanes: int, poison: str,
+        lanes: int, poison: str, newer: bool,
     ) -> None:  # fmt: skip
         paged = kind == "pages" and self.store == RADIX
         rules = paged_rules() if paged else fake_rules(drafts=drafts)
         opened = opened_with(
             rules, order=order, pages=pages, states=states, lanes=lanes, poison=poison,
-            flags={"fake_drafter": drafter, "store": self.store}, plan=flat_plan(40 * states),
-            digests="full",
+            flags=dict.fromkeys(NEWER, int(newer)) | {"fake_drafter": drafter, "store": self.store},
+            plan=flat_plan(40 * states), digests="full",
         )  # fmt: skip
         self.rig = Rig(opened)
         self.prompts: list[list[int]] = []
@@ -56,10 +58,11 @@ class Machine(RuleBasedStateMachine):
         eos=st.sets(TOKENS, max_size=3),
         draft=st.booleans(),
         salt=st.sampled_from(["", "", "", "other"]),
+        count=st.sampled_from([1, 1, 2, 3]),
     )
     def ask(
         self, data: st.DataObject, fresh: list[int], max_new: int, eos: set[int], draft: bool,
-        salt: str,
+        salt: str, count: int,
     ) -> None:  # fmt: skip
         prompt = list(fresh)
         again: bool = data.draw(st.booleans())
@@ -68,14 +71,14 @@ class Machine(RuleBasedStateMachine):
             prompt = earlier[: data.draw(st.integers(1, len(earlier)))] + fresh[:9]
         prompt = prompt[: 100 - max_new]
         self.prompts.append(prompt)
-        request = f"r{len(self.prompts)}"
-        self.rig.step(
-            arrive(
-                request, prompt, max_new, session=f"s{len(self.prompts) % 3}",
-                eos=tuple(sorted(eos)), draft=draft, salt=salt,
-                history_tokens=data.draw(st.integers(0, len(prompt))),
-            )
+        within = st.integers(0, len(prompt))
+        asked = arrive(
+            f"r{len(self.prompts)}", prompt, max_new, session=f"s{len(self.prompts) % 3}",
+            eos=tuple(sorted(eos)), draft=draft, salt=salt, history_tokens=data.draw(within),
+            rewind_tokens=data.draw(within),
         )  # fmt: skip
+        names = [asked.request, *(f"{asked.request}.{at}" for at in range(1, count))]
+        self.rig.step(*(asked.model_copy(update={"request": name}) for name in names))
 
     @rule(steps=st.integers(1, 12))
     def run_on(self, steps: int) -> None:
