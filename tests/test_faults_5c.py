@@ -251,6 +251,7 @@ def spans(starts: Sequence[int]) -> list[int]:
 def test_a_state_past_its_streams_rows_is_refused() -> None:
     rig = rig_of("states")
     rig.step(arrive("one", TEXT[:34], 3))
+    before = deepcopy(rig.state)
     while not of(f.SnapshotTaken, rig):
         before = deepcopy(rig.state)
         rig.step()

@@ -119,7 +119,8 @@ def listened(
         devices = make(run)
         spoil(devices)
         spies.extend(Spy(device, before) for device in devices)
-        return spies
+        listening: list[Any] = [*spies]
+        return listening
 
     return Wire(opened, record(opened, script, make=made), spies)
 
