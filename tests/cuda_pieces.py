@@ -47,6 +47,27 @@ def gated(rng: np.random.Generator, rows: int) -> bool:
     return registry.same_bits(want, h.copy_to_host().reshape(want.shape))
 
 
+def beside(rng: np.random.Generator, rows: int, side: int) -> bool:
+    """Whether blocks of outputs made side by side, the last ones alone, are what one makes."""
+    inputs, outputs, block0, stride, column0 = 96, 80, 1, 90, 4
+    x, weights = digits(rng, rows, inputs), digits(rng, outputs, inputs)
+    ex, ew = rng.integers(-20, -12, rows, np.int8), rng.integers(-18, -12, outputs, np.int8)
+    before = rng.standard_normal((rows, stride)).astype(np.float32)
+    given = (x.view(np.int32).reshape(-1), packed(weights), ex, ew, before.reshape(-1))
+    words, w, on_x, on_w, y = map(cuda.to_device, given)
+    usual, linear.shape_of = linear.shape_of, lambda *_: (1 << side, side)
+    try:
+        linear.linear(
+            0, words, on_x, w, on_w, inputs // 2, rows, block0, outputs // 16, y, stride, column0,
+            True,
+        )  # fmt: skip
+    finally:
+        linear.shape_of = usual
+    mine = slice(column0 + 16 * block0, column0 + outputs)
+    before[:, mine] += mapped(x, ex, weights, ew)[:, 16 * block0 :]
+    return registry.same_bits(before, y.copy_to_host().reshape(before.shape))
+
+
 def routed(rng: np.random.Generator, rows: int, many: int, chosen: int) -> bool:
     """Whether grouped experts give what each gives alone."""
     inputs, blocks, outputs = 64, 2, 32

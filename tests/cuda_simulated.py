@@ -35,6 +35,7 @@ def pieces() -> dict[str, bool]:
     rng = np.random.default_rng(6)
     return {
         "gated": cuda_pieces.gated(rng, 2),
+        "beside": cuda_pieces.beside(rng, 2, 1) and cuda_pieces.beside(rng, 3, 2),
         "routed": cuda_pieces.routed(rng, 3, 4, 2),
         "routed, many rows": cuda_pieces.routed(rng, 9, 2, 2),
     }

@@ -46,7 +46,8 @@ def of_each(function: Any, *given: Any) -> Any:
 
 def test_golden_vectors_of_the_scalars() -> None:
     a, b, c = (golden(f"fma_{name}") for name in "abc")
-    fma, exp2c, sigmoid = scalars.fma, scalars.exp2c, scalars.sigmoid
+    named: Any = scalars
+    fma, exp2c, sigmoid = named.fma, named.exp2c, named.sigmoid
     made = of_each(cuda.jit(device=True)(lambda a, b, c: fma(a, b, c)), a, b, c)
     assert made.tobytes() == golden("fma_y").tobytes()
     u, x = golden("exp2c_u"), golden("sig_x")
@@ -80,6 +81,11 @@ def test_products_of_the_greatest_digits_do_not_overflow() -> None:
 @pytest.mark.parametrize("rows", [1, 5, 8, 9, 31, 64])
 def test_gated_is_both_maps_and_their_unit(rows: int) -> None:
     assert cuda_pieces.gated(np.random.default_rng(rows), rows)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 33])
+def test_blocks_side_by_side_are_each_alone(rows: int) -> None:
+    assert all(cuda_pieces.beside(np.random.default_rng(rows), rows, side) for side in (0, 1, 2))
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 2), (1, 288, 8), (8, 288, 8), (40, 16, 4), (70, 3, 2)])

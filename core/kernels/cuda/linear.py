@@ -22,7 +22,16 @@ from .twins import twin
 i32, i64 = np.int32, np.int64
 CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
 BUCKETS = (8, 16, 32, 64)  # rows that one launch takes: as many mma wide as needed
-WARPS = {8: 16, 16: 8, 32: 8, 64: 4}  # of a block, by bucket: their sums stand in shared memory
+# (parts of the inputs, side): what was fastest for few blocks of outputs, for some, for many, and
+# for many of few inputs. A block of threads makes 2^side blocks of outputs, by so many parts each.
+SHAPES = {
+    8: ((16, 0), (8, 0), (2, 1), (1, 2)),
+    16: ((8, 0), (4, 1), (2, 1), (1, 2)),
+    32: ((8, 0), (4, 0), (4, 0), (1, 2)),
+    64: ((4, 0), (2, 1), (1, 2), (1, 2)),
+}
+FEW, SOME, SHORT = 2 * CHIP, 8 * CHIP, 64  # blocks, blocks, tiles
+WARPS = {bucket: max(n << side for n, side in shapes) for bucket, shapes in SHAPES.items()}
 
 
 @device
@@ -36,40 +45,49 @@ def scaled(total, exponent):
 
 @cache
 def linear_kernel(bucket):
-    """The kernel for at most `bucket` rows: 16 outputs a block."""
+    """The kernel for at most `bucket` rows."""
     sums, place = fragment_sums(bucket // 8), device(place_of)
     size = bucket // 8 * SUMS
     room_size = WARPS[bucket] * size
 
-    def linear_block(xq, ex, w, ew, pairs, rows, block0, y, stride, column0, onto):
-        """y of the outputs of block0 + block, for rows 0 to rows - 1."""
+    def linear_block(
+        xq, ex, w, ew, pairs, rows, block0, block1, side, y, stride, column0, onto
+    ):  # fmt: skip
+        """y of 2^side blocks of outputs, for rows 0 to rows - 1.
+
+        Warps that read the same inputs for blocks side by side find them near the chip's edge.
+        """
         room = cuda.shared.array(room_size, types.int64)
-        block, warp = block0 + cuda.blockIdx.x, cuda.threadIdx.x >> 5
-        tiles, warps = pairs >> 4, cuda.blockDim.x >> 5
-        first, last = tiles * warp // warps, tiles * (warp + 1) // warps
-        item, items, output = cuda.threadIdx.x, rows * OUTPUTS, cuda.threadIdx.x & 15
-        column = block * OUTPUTS + output
+        me, warps, beside = cuda.threadIdx.x, cuda.blockDim.x >> 5, 1 << side
+        warp, parts, tiles = me >> 5, warps >> side, pairs >> 4
+        start = block0 + cuda.blockIdx.x * beside
+        block, part = start + (warp & (beside - 1)), warp >> side
         # What the end needs is asked for before the products, so that nobody waits for it then.
+        item, shift, mine = me, side + 4, me & (OUTPUTS * beside - 1)
+        column = start * OUTPUTS + mine
+        items = rows << shift if column < block1 * OUTPUTS else 0
         exponent, before = i64(0), ZERO
         if item < items:
-            exponent = i64(ex[item >> 4]) + i64(ew[column])
+            exponent = i64(ex[item >> shift]) + i64(ew[column])
             if onto:
-                before = y[(item >> 4) * stride + column0 + column]
-        sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
+                before = y[(item >> shift) * stride + column0 + column]
+        if block < block1:
+            first, last = tiles * part // parts, tiles * (part + 1) // parts
+            sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
         cuda.syncthreads()
         while item < items:
-            row = item >> 4
-            at, total = place(output, row), i64(0)
-            for j in range(warps):
-                total += room[j * size + at]
+            row = item >> shift
+            at, total = place(mine & 15, row) + (mine >> 4) * size, i64(0)
+            for j in range(parts):
+                total += room[(j << side) * size + at]
             to = row * stride + column0 + column
             value = scaled(total, exponent)
             y[to] = add(before, value) if onto else value
             item += cuda.blockDim.x
             if item < items:
-                exponent = i64(ex[item >> 4]) + i64(ew[column])
+                exponent = i64(ex[item >> shift]) + i64(ew[column])
                 if onto:
-                    before = y[(item >> 4) * stride + column0 + column]
+                    before = y[(item >> shift) * stride + column0 + column]
 
     linear_block.__name__ += f"_{bucket}"
     return kernel(linear_block)
@@ -116,19 +134,23 @@ def bucket_of(rows):
     return next((bucket for bucket in BUCKETS if rows <= bucket), BUCKETS[-1])
 
 
-def warps_of(bucket, pairs, blocks):
-    """Warps of a block of threads: many where few blocks share the chip; each with some tiles.
+def parts_of(most, tiles):
+    """Warps that share out the tiles: at most `most`, each with two or more.
 
     No sum can overflow: none takes more than MOST_INPUTS.
     """
-    tiles, most = pairs >> 4, WARPS[bucket]
-    if blocks > 2 * CHIP:
-        most = 8 if bucket == BUCKETS[0] else 4
-    if blocks > 8 * CHIP:
-        most = min(most, max(2, tiles // 8))
-    warps = max(1, min(most, tiles // 2))
-    assert -(-tiles // warps) * INPUTS <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
-    return 1 if SIMULATED else warps
+    parts = max(1, min(most, tiles // 2))
+    assert -(-tiles // parts) * INPUTS <= MOST_INPUTS, f"{INPUTS * tiles} inputs are too many"
+    return 1 if SIMULATED else parts
+
+
+def shape_of(bucket, pairs, blocks):
+    """(warps, side) of a block of threads."""
+    tiles, shapes = pairs >> 4, SHAPES[bucket]
+    parts, side = shapes[0] if blocks <= FEW else shapes[1]
+    if blocks > SOME:
+        parts, side = shapes[3] if tiles < SHORT else shapes[2]
+    return parts_of(parts, tiles) << side, side
 
 
 # --- the plain route -----------------------------------------------------------------------------
@@ -174,13 +196,15 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
             xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add
         )
         return
+    blocks = block1 - block0
     for m in range(0, rows, BUCKETS[-1]):
         left = min(rows - m, BUCKETS[-1])
         bucket = bucket_of(left)
-        shape = (block1 - block0, 32 * warps_of(bucket, pairs, block1 - block0), stream)
+        warps, side = shape_of(bucket, pairs, blocks)
+        shape = (-(-blocks >> side), 32 * warps, stream)
         linear_kernel(bucket)[shape](
-            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, y[m * stride :], stride, column0,
-            add,
+            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, block1, side, y[m * stride :],
+            stride, column0, add,
         )  # fmt: skip
 
 
@@ -193,8 +217,8 @@ def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
     """
     assert 2 * pairs % INPUTS == 0 and rows <= BUCKETS[-1], (pairs, rows)
     bucket = bucket_of(rows)
-    warps = max(2, warps_of(bucket, pairs, blocks) // 2 * 2)
-    shape = (blocks, 32 * warps, stream)
+    half = SHAPES[bucket][0 if blocks <= FEW // 2 else 1][0] // 2
+    shape = (blocks, 64 * parts_of(half, pairs >> 4), stream)
     gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
 
 

@@ -6,6 +6,7 @@ has the CPU's bits. Under numba's simulator (NUMBA_ENABLE_CUDASIM=1) a thread of
 of Python, the named operations are their plain meaning, and a block has 32 threads at most.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,9 @@ from numba.core import config
 from .. import scalars
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a row's work may well be smaller than the chip
+for _settings in ("numba.core.config", "numba.cuda.core.config"):  # numba's, or numba-cuda's own
+    if _settings in sys.modules:  # a row's work may well be smaller than the chip
+        sys.modules[_settings].CUDA_LOW_OCCUPANCY_WARNINGS = 0
 WARP = 32
 ALL_LANES = 0xFFFFFFFF
 
