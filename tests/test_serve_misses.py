@@ -15,9 +15,9 @@ from kvtape.events import facts as f
 from kvtape.events.ids import RequestId, SessionId, StreamId
 from kvtape.events.reader import Tape
 from kvtape.replay.door_alarm import EVERY_SECONDS, REPEATS, StoreAlarm
+from kvtape.tests.server import Server, serving, tool, wish
 
 from .door_engine import eventually
-from .server import Server, serving, tool, wish
 from .test_serve_clients import ask as begin
 
 FIRST = [at * 7 % 251 for at in range(100)]
@@ -68,7 +68,7 @@ SESSION = [
 @pytest.mark.parametrize("model", ["fake", "fake-pages"])
 def test_a_hand_counted_session(tmp_path: Path, model: str) -> None:
     with serving(tmp_path, "--tp", "2", model=model) as server:
-        before: dict[str, float] = {}
+        now: dict[str, float] = {}
         replies = []
         for prompt, cached, miss in SESSION:
             if model == "fake" and prompt is EDITED:
@@ -77,10 +77,9 @@ def test_a_hand_counted_session(tmp_path: Path, model: str) -> None:
             replies.append(reply)
             assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
             assert reply["kvtape"]["miss"] == miss
-            now = figures(server)
+            before, now = now, figures(server)
             down = [name for name in before if name.endswith("_total") and now[name] < before[name]]
             assert not down, "a counter went down"
-            before = now
         assert server.stop() == 0
         said = server.said()
     hits = 3 if model == "fake-pages" else 2
