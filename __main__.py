@@ -56,6 +56,7 @@ def serve(
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
     tp: of_plan.Tp = 1,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: a rank a GPU")] = "cpu",
     threads: Threads = 0,
     parallel: of_plan.Parallel = 8,
     context: of_plan.Context = 0,
@@ -96,6 +97,7 @@ def serve(
         one_of("--trace-sync", trace_sync, ("normal", "full"))
         one_of("--digests", digests, ("off", "book", "rows", "full"))
         one_of("--marks", marks, ("page", "grid"))
+        one_of("--device", device, ("cpu", "cuda"))
         asked = KeepingAsked(
             store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order, prefix_wait
         )
@@ -114,6 +116,7 @@ def serve(
                 poison=poison_of(poison, os.environ),
                 drafts=mtp_drafts,
                 marks=marks,
+                device=device,
                 **keeping._asdict(),
             ),
             tape=TapeOptions(
@@ -145,7 +148,7 @@ def replay(
     ] = False,
     tp: Annotated[int, typer.Option(min=0, help="ranks; 0: as recorded")] = 0,
     threads: Threads = 0,
-    device: Annotated[str, typer.Option(help="cpu, fake; as recorded by default")] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, fake; as recorded by default")] = "",
     model: ModelPath = "",
     poison: Annotated[str, typer.Option(help="a, b or off; as recorded by default")] = "",
     with_faults: Annotated[bool, typer.Option("--with-faults", help="flip again")] = False,
@@ -158,7 +161,7 @@ def replay(
     from .replay.run_replay import ReplayOptions, run_replay
 
     one_of("--poison", poison, ("", "off", "a", "b"))
-    one_of("--device", device, ("", "cpu", "fake"))
+    one_of("--device", device, ("", "cpu", "cuda", "fake"))
     options = ReplayOptions(
         run=run,
         session=session,
@@ -175,7 +178,8 @@ def replay(
         record=record,
         as_json=as_json,
     )
-    raise typer.Exit(run_replay(tape, options, devices_for(threads)))
+    kind = "" if device == "fake" else device
+    raise typer.Exit(run_replay(tape, options, devices_for(threads, kind)))
 
 
 @app.command()

@@ -1,11 +1,11 @@
 """Ranks of one process as CPU devices: one checkpoint read once, memory of their own for each."""
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.families import FAMILIES
-from ..core.families.family import Choices, Family
+from ..core.families.family import Choices, Family, UnsupportedShape
 from ..core.families.glm import Glm
 from ..core.families.llama import Llama
 from ..events.ids import Rank
@@ -20,6 +20,7 @@ from .weights.glm_dir import GlmCheckpoint
 from .weights_load import Progress, load_weights
 
 if TYPE_CHECKING:
+    from .cuda.device import CudaDevice
     from .glm.device import GlmDevice
 
 SPINS = 4000  # turns of a meeting before a thread gives its core away, where each has one
@@ -66,6 +67,46 @@ def cpu_group(
     return llama_group(
         checkpoint, family, settings, world=world, threads=threads, spins=spins, progress=progress
     )
+
+
+def cuda_group(
+    checkpoint: Checkpoint,
+    settings: DeviceSettings,
+    *,
+    world: int = 1,
+    threads: int = 1,
+    progress: Progress = no_progress,
+    choices: Choices | None = None,
+) -> "Sequence[CudaDevice]":
+    """Devices by rank, a GPU each. Raises UnsupportedShape: no GPU, too little of it, no kernels.
+
+    threads: of a rank, which one on a GPU does not have.
+    """
+    family = family_of(checkpoint, choices)
+    if not isinstance(family, Llama):
+        raise UnsupportedShape(
+            f"--device cuda: {checkpoint.name} is a {checkpoint.family}, whose steps run on the CPU"
+            " alone; --device cpu would do"
+        )
+    from .cuda.group import cuda_llama  # what it needs is not everywhere, and slow to load
+
+    return cuda_llama(checkpoint, family, settings, world=world, progress=progress)
+
+
+def device_here(recorded: str) -> str:
+    """The kind of device that a run was made on, or the CPU where there is none of it here."""
+    if recorded != "cuda":
+        return "cpu"
+    from .cuda.card import NoCard, open_card
+
+    try:
+        open_card(0)
+    except NoCard:
+        return "cpu"
+    return "cuda"
+
+
+MAKERS: dict[str, Callable[..., Sequence[Any]]] = {"cpu": cpu_group, "cuda": cuda_group}
 
 
 def llama_group(

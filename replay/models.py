@@ -13,7 +13,7 @@ from ..core.families.glm import GRID_ROWS
 from ..core.state import open_state
 from ..devices.chat import read_chat
 from ..devices.fake import fake_group
-from ..devices.group import choices_of, cpu_group, family_of
+from ..devices.group import MAKERS, choices_of, device_here, family_of
 from ..devices.http.engine import TextSide
 from ..devices.http.model_text import ModelText
 from ..devices.kernel_cache import told_of_compiles, use_cache, warm
@@ -25,7 +25,7 @@ from ..events.facts import AnyFact, RunOpened
 from ..events.ids import RequestId, SessionId, Token
 from .fakes import FAKES
 from .machine import MakeDevices
-from .opening import RunOptions, run_opened, settings_of
+from .opening import BadOption, RunOptions, run_opened, settings_of
 from .plan_made import Planned, planned
 from .verdict import Refused
 
@@ -57,20 +57,25 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     """
     plan = planned(name, options)
     if name in FAKES:
+        _refuse_fake_cards(name, options.device)
         warm(use_cache(), say)
         return _load_fake(name, options, plan)
     checkpoint = find_model(name)
-    warm(use_cache(), say)
-    say("the program of a step, compiled once")
+    if options.device == "cpu":
+        warm(use_cache(), say)
+        say("the program of a step, compiled once")
+    else:
+        use_cache()
+        say("the kernels of a step, compiled for this GPU")
     choices = Choices(mark_rows=GRID_ROWS if options.marks == "grid" else 0, drafts=options.drafts)
     family = family_of(checkpoint, choices)
     page_bytes = sum(family.page_bytes(options.world, rank) for rank in range(options.world))
     opened = run_opened(
         options, family.rules(), plan.division(page_bytes), model=checkpoint.name,
-        model_digest=NO_MODEL, family=checkpoint.family, device="cpu",
+        model_digest=NO_MODEL, family=checkpoint.family, device=options.device,
     )  # fmt: skip
     with told_of_compiles(say):
-        devices = cpu_group(
+        devices = MAKERS[options.device](
             checkpoint, settings_of(opened), world=options.world, threads=options.threads,
             progress=count, choices=choices,
         )  # fmt: skip
@@ -78,6 +83,11 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     text, ends = _text_of(checkpoint)
     gc.freeze()  # compilers and tokenizers leave much behind that no collection need walk again
     return Loaded(opened, devices, text, ends, str(checkpoint.path), plan.notes)
+
+
+def _refuse_fake_cards(name: str, device: str) -> None:
+    if device != "cpu":
+        raise BadOption(f"--device {device}: {name} has no weights, and runs on the CPU alone")
 
 
 def _load_fake(name: str, options: RunOptions, plan: Planned) -> Loaded:
@@ -112,20 +122,26 @@ def _text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:
     return ModelText(codec, chat), chat.ends if chat is not None else ends
 
 
-def devices_for(threads: int) -> Callable[[str], MakeDevices]:
+def devices_for(threads: int, device: str = "") -> Callable[[str], MakeDevices]:
     """Where weights are named to what makes devices for a run on a tape.
 
+    device: what was asked for; where nothing was, a run of GPUs goes to a CPU if there are none.
     Making them raises ModelError where the weights are not found, Refused where they are others.
     """
-    return lambda model: lambda opened: _devices_of(opened, model, threads)
+    return lambda model: lambda opened: _devices_of(opened, model, threads, device)
 
 
-def _devices_of(opened: RunOpened, model: str, threads: int) -> Sequence[Device]:
-    warm(use_cache(), lambda line: None)
+def _devices_of(opened: RunOpened, model: str, threads: int, asked: str) -> Sequence[Device]:
     if opened.family == "fake":
+        warm(use_cache(), lambda line: None)
         return fake_group(opened, opened.world)
     checkpoint = find_model(model or opened.model)
-    devices = cpu_group(
+    kind = asked or device_here(opened.devices[0])
+    if kind == "cpu":
+        warm(use_cache(), lambda line: None)
+    else:
+        use_cache()
+    devices = MAKERS[kind](
         checkpoint, settings_of(opened), world=opened.world,
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
         choices=choices_of(opened.rules),

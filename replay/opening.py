@@ -50,6 +50,7 @@ class RunOptions:
     room: int | None = None
     plan_order: Order = "proposed"
     prefix_wait: bool = True
+    device: str = "cpu"
 
 
 # How prompts are kept since runs say so: where others part from them, what is read back stays,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..core.plan import Plan, PlanRefused, kept_states
 from ..core.plan_notes import notes
 from ..core.plan_wanted import GIB
-from ..devices.memory_here import machine_bytes
+from ..devices.memory_here import Here, this_machine
 from .opening import BadOption, Division, RunOptions
 from .plan_start import Asked, Start, ask
 
@@ -39,14 +39,15 @@ class Planned:
         )
 
 
-def cards_bytes() -> int:
-    """The memory of this machine's first GPU, all of it. Raises NoCard."""
+def first_card() -> Here:
+    """The memory of this machine's first GPU, for a rank that has one like it. Raises NoCard."""
     from ..devices.cuda.card import open_card  # what it needs is not everywhere, and slow to load
 
-    return open_card(0).info().total
+    info = open_card(0).info()
+    return Here(info.total, info.free, shared=False)
 
 
-MEMORY = {"cpu": machine_bytes, "cuda": cards_bytes}  # what a run's ranks share
+MEMORY = {"cpu": this_machine, "cuda": first_card}  # asked once, where nobody says
 
 
 def planned(model: str, options: RunOptions) -> Planned:

@@ -22,9 +22,13 @@ TO_CARD, TO_HOST = 1, 2  # kinds of copies
 class NoCard(UnsupportedShape):
     """There is no GPU to run on, or not what is needed to run on it; the message names it."""
 
+    exit_code = 3
+
 
 class NoRoom(UnsupportedShape):
     """A GPU has less memory than was planned; the message has both, and what would fit."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +114,17 @@ def check_room(shapes: Mapping[str, Shape], info: CardInfo) -> int:
 
 def open_card(index: int) -> Card:
     """The GPU of that number, or the simulated one. Raises NoCard."""
-    from ...core.kernels.cuda.target import SIMULATED
-
-    if SIMULATED:
-        from .simulated import SimulatedCard
-
-        return SimulatedCard()
     try:
+        from ...core.kernels.cuda.target import SIMULATED
+
+        if SIMULATED:
+            from .simulated import SimulatedCard
+
+            return SimulatedCard()
         from .gpu import Gpu
     except ImportError as error:
+        why = str(error).split(" (")[0]
         raise NoCard(
-            f"--device cuda needs cupy and numba-cuda ({error});"
-            " pip install cupy-cuda13x numba-cuda[cu13]"
+            f"--device cuda needs numba-cuda and cupy ({why}): pip install 'kvtape[cuda]'"
         ) from error
     return Gpu.open(index)

@@ -6,6 +6,7 @@ between them are the graph of all layers and that of the rows that get logits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...core.device import Ack, Break, Report
 from ...core.families.llama import Llama
+from ...core.kernels.cuda.attend import NEAR
 from ...core.kernels.program_memory import Draws
 from ...core.link import RankLost
 from ...core.state import State
@@ -84,12 +86,17 @@ class CudaDevice(PagedRank):
             program, family, memory, first, last - first, int(rank) == 0, settings.keeps_rows,
             gather,
         )  # fmt: skip
-        self.trunk = Graphs(self.card, lowering.trunk, settings.rows, captures=captures)
-        self.head = Graphs(self.card, lowering.head, settings.rows, captures=captures)
+        made = partial(Graphs, self.card, rows=settings.rows, captures=captures)
+        self.near, self.head = made(lowering.near), made(lowering.head)
+        self.far = made(lowering.far) if settings.context > NEAR else self.near
         self._draws = DrawTables(family.vocab)
         self._tables = StepTables(memory.step, self.card.staged(memory.step.bytes), settings.pages)
         rows = self.card.staged(settings.rows * family.hidden * 4).view(np.float32)
         self._rows: NDArray[np.float32] = rows.reshape(settings.rows, family.hidden)
+        # Cutting an array of the card takes longer than copying it.
+        floats, at, width = memory.floats, program.x.at, program.x.width
+        self._x = {n: floats[at : at + n * width] for n in self.near.buckets}
+        self._told = memory.arrays["step"][memory.step.told_at :]
         self._last: CudaRunning | None = None
         if settings.poisons:
             reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
@@ -105,7 +112,7 @@ class CudaDevice(PagedRank):
         batch = Batch([], none, none, none, none, none)
         draws = self._draws.of({}, batch)
         tables = np.full((self.settings.lanes, 1), self.settings.pages, np.int32)
-        for graphs in (self.trunk, self.head):
+        for graphs in {id(one): one for one in (self.near, self.far, self.head)}.values():
             for rows in graphs.buckets:
                 self._tables.write(batch, draws, tables, self.settings.rows, self.settings.rows)
                 self.card.upload(self._tables.block, self.memory.arrays["step"])
@@ -122,7 +129,7 @@ class CudaDevice(PagedRank):
         breaks: list[Break] = []
         self.card.use()
         for fact in facts:
-            self._guarded(state.step, lambda fact=fact: self.do(state, fact, acks, breaks))
+            self._guarded(state.step, partial(self.do, state, fact, acks, breaks))
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)
         running = CudaRunning(
@@ -184,19 +191,17 @@ class CudaDevice(PagedRank):
             raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
         if self.settings.poisons:
             self.inspector.poison_scratch(self.settings.poison)
-        bucket = self.trunk.bucket(batch.rows)
+        trunk = self.near if int(batch.positions.max()) < NEAR else self.far
+        bucket = trunk.bucket(batch.rows)
         self._tables.write(batch, running.draws, running.tables, bucket, self.head.bucket(sampled))
         card.upload(self._tables.block, arrays["step"])
         self._penalties(running.draws)
         self.checkpoint.embed(batch.tokens, self._rows[: batch.rows])
         self._rows[batch.rows : bucket] = 0
-        x = self.program.x
-        card.upload(
-            self._rows[:bucket].reshape(-1), self.memory.floats[x.at : x.at + bucket * x.width]
-        )
-        self.trunk.run(batch.rows)
+        card.upload(self._rows[:bucket].reshape(-1), self._x[bucket])
+        trunk.run(batch.rows)
         self.head.run(sampled)
-        card.download(arrays["step"][self.memory.step.told_at :], self._tables.told)
+        card.download(self._told, self._tables.told)
 
     def _penalties(self, draws: Draws) -> None:
         """Biases and counts, where rows have some; the first counts are zeros for all others."""

@@ -23,7 +23,7 @@ class Graphs:
     over the very step that needs them: no kernel may be compiled or loaded while a graph is made.
     """
 
-    def __init__(self, card: Card, lower: Lower, rows: int, *, captures: bool = True) -> None:
+    def __init__(self, card: Card, lower: Lower, *, rows: int, captures: bool = True) -> None:
         self.buckets = buckets_of(rows)
         self._card, self._lower, self._captures = card, lower, captures
         self._graphs: dict[int, Launch] = {}

@@ -9,7 +9,7 @@ from ..program import Recorder
 from ..settings import DeviceSettings
 from ..weights.checkpoint import Checkpoint
 from ..weights_load import Progress, load_weights
-from .card import open_card
+from .card import NoCard, open_card
 from .device import CudaDevice
 from .memory import rank_memory
 
@@ -24,6 +24,8 @@ def cuda_llama(
     captures: bool = True,
 ) -> Sequence[CudaDevice]:
     """The llama's ranks. Raises NoCard, NoRoom."""
+    if world > 1:
+        raise NoCard(f"--tp {world} --device cuda: one rank alone runs on a GPU; --tp 1 would do")
     cards = [open_card(rank) for rank in range(world)]
     programs = [
         Recorder(family, world, rank, settings.rows, 1, checks=settings.poisons).program()

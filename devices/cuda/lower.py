@@ -49,9 +49,16 @@ class Lowering:
     samples: bool
     digests: bool
     gather: Gather = alone
+    _near: bool = False
 
-    def trunk(self, rows: int) -> list[Launch]:
+    def near(self, rows: int) -> list[Launch]:
+        """The ops over all rows, none of which sees more than NEAR rows."""
+        self._near = True
+        return self._launches(rows, selected=False)
+
+    def far(self, rows: int) -> list[Launch]:
         """The ops over all rows."""
+        self._near = False
         return self._launches(rows, selected=False)
 
     def head(self, rows: int) -> list[Launch]:
@@ -170,13 +177,15 @@ class Lowering:
         layer, o, stride, column = words[:4]
         m, a = self.memory, self.family.attention
         scale = np.float32(1) / np.sqrt(np.float32(a.head_dim))
+        queries, keys, values = (one.view(np.int32) for one in (m.queries, m.keys, m.values))
         if not self.kv_heads:
             return []
         return [
             partial(
-                attend_rows, self._stream, m.queries, m.query_exponents, self._table("positions"),
-                self._table("lanes"), self._table("tables"), *m.pages, layer, scale, 0, rows, 0,
-                self.kv_heads * a.group, self._floats(o, stride, rows), column, m.scores,
+                attend_rows, self._stream, queries, m.query_exponents, self._table("positions"),
+                self._table("lanes"), self._table("tables"), keys, m.key_exponents, values,
+                m.value_exponents, layer, scale, 0, rows, 0, self.kv_heads * a.group,
+                self._floats(o, stride, rows), column, m.scores, self._near,
             )
         ]  # fmt: skip
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.families.llama import Llama
+from ...core.kernels.cuda.attend import NEAR
 from ...core.kernels.cuda.planes import pack_planes, planes_size
 from ...core.kernels.pack import unpack
 from ...core.kernels.rope import rope_tables
@@ -69,6 +70,8 @@ def planned(
     planes = sum(planes_size(one.columns, one.inputs) for one in program.matrices)
     widest = -(-max(one.columns for one in program.matrices) // 16) * 16
     biases = max(BIASES, rows)
+    seen = -(-settings.context // page_rows) * page_rows
+    scores = (rows, heads, seen) if settings.context > NEAR else (1, 1, 1)
     return {
         "planes": ((planes,), i8),
         "weight_exponents": ((program.exponents,), i8),
@@ -85,7 +88,7 @@ def planned(
         "code_exponents": ((rows,), i8),
         "queries": ((rows, heads, a.head_dim), i16),
         "query_exponents": ((rows, heads), i8),
-        "scores": ((rows, heads, settings.context + 1), f32),
+        "scores": (scores, f32),
         "picked": ((rows, family.hidden), f32),
         "z": ((rows, family.vocab), f32),
         "draw_weights": ((rows, family.vocab), i32),

@@ -1,8 +1,11 @@
 """Attention over pages on a GPU: a block a query head of a row, exact sums in two passes.
 
 The first pass keeps every score and finds the greatest; the second makes the weights as whole
-numbers, in the place of the scores, and sums. Nothing is rescaled, so nothing depends on the cut.
+numbers and sums. Nothing is rescaled, so nothing depends on how the rows are cut. The scores of a
+row that sees at most NEAR rows stay in shared memory; those of others in work space of the device.
 """
+
+from functools import cache
 
 import numpy as np
 from numba import cuda
@@ -16,7 +19,7 @@ from .twins import twin
 
 f32, i32, i64 = np.float32, np.int32, np.int64
 THREADS = threads(256)
-MOST_WIDTH = 256  # of a head
+NEAR = 2048  # rows: 16 KiB of shared memory for their scores and weights
 
 
 @device
@@ -26,107 +29,148 @@ def in_order(pattern):
 
 
 @device
-def score(keys, layer, page, head, row, half, query):
-    """The exact dot product of a query [half] int32 pairs with a row of keys."""
-    at = (row // 16) * 32 * half + (row % 16) * 2
-    total = i64(0)
-    for pair in range(half):
-        a, b = keys[layer, page, head, at + 32 * pair], keys[layer, page, head, at + 32 * pair + 1]
-        low, high = i32(query[2 * pair]), i32(query[2 * pair + 1])
-        # Two products of at most 32639^2 fit int32 together.
-        total += i64(i32(i32(i32(a) * low) + i32(i32(b) * high)))
-    return total
+def low(word):
+    """The first of the two int16 of a word."""
+    return i32(i32(word << i32(16)) >> i32(16))
 
 
-@kernel
-def attend_kernel(
-    q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
-    layer, scale, row0, head0, o, column0, scores,
-):  # fmt: skip
-    """As attend; the block's row is row0 + blockIdx.x, its query head head0 + blockIdx.y.
+@device
+def high(word):
+    """The second of the two int16 of a word."""
+    return i32(word >> i32(16))
 
-    scores [rows, heads, more than any position + 1] float32: work space.
+
+@device
+def weight_of(score, top, exponent, most):
+    """(P, p in 22 bits) of a row: whole numbers in units of its and of the greatest exponent."""
+    p = exp2c(mul(sub(score, top), LOG2E))
+    power = pow2(max(i32(P_BITS + i32(exponent - most)), LEAST))
+    return to_int(rint(mul(p, power))), i64(to_int(rint(mul(p, P_ONE))))
+
+
+@cache
+def attend_kernel(width, page_rows, near):
+    """The kernel for heads of a width on pages of so many rows; near: NEAR rows seen at most.
+
+    Keys, values and queries come as int32, two columns or two rows a word.
     """
-    room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
-    sums = cuda.shared.array(THREADS, types.int64)
-    query = cuda.shared.array(MOST_WIDTH, types.int16)
-    kv_heads, page_rows = key_exponents.shape[2], key_exponents.shape[3]
-    width, me = q.shape[2], cuda.threadIdx.x
-    row, j = row0 + cuda.blockIdx.x, head0 + cuda.blockIdx.y
-    head, half = j // (q.shape[1] // kv_heads), width // 2
-    visible, lane = positions[row] + 1, lanes[row]
-    for c in range(me, width, THREADS):
-        query[c] = q[row, j, c]
-    cuda.syncthreads()
-    top, most, mine = LOWEST_KEY, i32(EMIN), i32(eq[row, j])
-    for at in range(me, visible, THREADS):
-        page, r = tables[lane, at // page_rows], at % page_rows
-        dot = rn(score(keys, layer, page, head, r, half, query))
-        e = i32(mine + i32(key_exponents[layer, page, head, r]))
-        s = mul(mul(dot, pow2(e)), scale)
-        scores[row, j, at] = s
-        top = max(top, in_order(bits(s)))
-        most = max(most, i32(value_exponents[layer, page, head, r]))
-    top, most = flt(in_order(block_max(top, room))), block_max(most, room)
-    total = i64(0)
-    for at in range(me, visible, THREADS):
-        page, r = tables[lane, at // page_rows], at % page_rows
-        p = exp2c(mul(sub(scores[row, j, at], top), LOG2E))
-        total += i64(to_int(rint(mul(p, P_ONE))))
-        e = i32(value_exponents[layer, page, head, r])
-        power = pow2(max(i32(P_BITS + i32(e - most)), LEAST))
-        scores[row, j, at] = flt(to_int(rint(mul(p, power))))
-    if me == 0:
-        scores[row, j, visible] = f32(0)  # the other row of the last pair
-    below = rn(
-        block_sum(total, wide_room)
-    )  # all threads have written their weights before it is done
-    parts = max(THREADS // width, 1)
-    for c0 in range(0, width, THREADS):
-        c, first = c0 + me % width, me // width
+    half, pairs = width // 2, page_rows // 2
+    groups = min(max(THREADS // width, 1), pairs)
+    turns = pairs // groups
+    room_for, entries = (NEAR, NEAR // page_rows) if near else (1, 1)
+    assert pairs % groups == 0 and page_rows % 16 == 0, (width, page_rows)
+
+    def attend_block(
+        q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
+        layer, scale, row0, head0, o, column0, far,
+    ):  # fmt: skip
+        """As attend; the block's row is row0 + blockIdx.x, its query head head0 + blockIdx.y.
+
+        far [rows, heads, whole pages] float32: work space where rows are not near.
+        """
+        room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
+        sums = cuda.shared.array(THREADS, types.int64)
+        first_of = cuda.shared.array(half, types.int32)
+        second_of = cuda.shared.array(half, types.int32)
+        here = cuda.shared.array(room_for, types.float32)
+        table = cuda.shared.array(entries, types.int32)
+        me, row, j = cuda.threadIdx.x, row0 + cuda.blockIdx.x, head0 + cuda.blockIdx.y
+        head = j // (q.shape[1] // key_exponents.shape[2])
+        visible, lane = positions[row] + 1, lanes[row]
+        pages = (visible + page_rows - 1) // page_rows
+        for c in range(me, half, THREADS):
+            first_of[c], second_of[c] = low(q[row, j, c]), high(q[row, j, c])
+        if near:
+            for b in range(me, pages, THREADS):
+                table[b] = tables[lane, b]
+        cuda.syncthreads()
+        top, most, mine = LOWEST_KEY, i32(EMIN), i32(eq[row, j])
+        for at in range(me, visible, THREADS):
+            b, r = at // page_rows, at % page_rows
+            page = table[b] if near else tables[lane, b]
+            base, dot = (r // 16) * 16 * half + r % 16, i64(0)
+            for pair in range(half):
+                word = keys[layer, page, head, base + 16 * pair]
+                # Two products of at most 32639^2 fit int32 together.
+                one = i32(low(word) * first_of[pair])
+                dot += i64(i32(one + i32(high(word) * second_of[pair])))
+            e = i32(mine + i32(key_exponents[layer, page, head, r]))
+            s = mul(mul(rn(dot), pow2(e)), scale)
+            if near:
+                here[at] = s
+            else:
+                far[row, j, at] = s
+            top = max(top, in_order(bits(s)))
+            most = max(most, i32(value_exponents[layer, page, head, r]))
+        top, most = flt(in_order(block_max(top, room))), block_max(most, room)
         total = i64(0)
-        if c < width and first < parts:
-            inside = (c // 16) * 16 * page_rows + (c % 16) * 2
-            for pair in range(first, (visible + 1) // 2, parts):
-                page, r = tables[lane, 2 * pair // page_rows], 2 * pair % page_rows
-                at = inside + r * 16
-                a, b = values[layer, page, head, at], values[layer, page, head, at + 1]
-                total += i64(bits(scores[row, j, 2 * pair])) * i64(a)
-                total += i64(bits(scores[row, j, 2 * pair + 1])) * i64(b)
-        sums[me] = total
-        cuda.syncthreads()
-        if c < width and first == 0:
-            for part in range(1, parts):
-                total += sums[me + part * width]
-            o[row, column0 + j * width + c] = mul(div(rn(total), below), pow2(most))
-        cuda.syncthreads()
+        for at in range(me, pages * page_rows, THREADS):
+            weight = i32(0)  # of rows behind the last, whose digits may be anything
+            if at < visible:
+                b, r = at // page_rows, at % page_rows
+                page = table[b] if near else tables[lane, b]
+                e = i32(value_exponents[layer, page, head, r])
+                weight, p = weight_of(here[at] if near else far[row, j, at], top, e, most)
+                total += p
+            if near:
+                here[at] = flt(weight)
+            else:
+                far[row, j, at] = flt(weight)
+        below = rn(block_sum(total, wide_room))  # which waits until all weights are written
+        for c0 in range(0, width, THREADS):
+            c, group, total = c0 + me % width, me // width, i64(0)
+            if c < width and group < groups:
+                inside = (c // 16) * 16 * pairs + c % 16
+                for b in range(pages):
+                    page = table[b] if near else tables[lane, b]
+                    for turn in range(turns):
+                        i = group + turn * groups
+                        word, at = values[layer, page, head, inside + 16 * i], b * page_rows + 2 * i
+                        one = bits(here[at] if near else far[row, j, at])
+                        two = bits(here[at + 1] if near else far[row, j, at + 1])
+                        total += i64(one) * i64(low(word)) + i64(two) * i64(high(word))
+            sums[me] = total
+            cuda.syncthreads()
+            if c < width and group == 0:
+                for other in range(1, groups):
+                    total += sums[me + other * width]
+                o[row, column0 + j * width + c] = mul(div(rn(total), below), pow2(most))
+            cuda.syncthreads()
+
+    attend_block.__name__ += f"_{width}_{page_rows}" + "_near" * near
+    return kernel(attend_block)
 
 
 def attend_rows(
     stream, q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
-    layer, scale, row0, rows, head0, heads, o, column0, scores,
+    layer, scale, row0, rows, head0, heads, o, column0, far, near,
 ):  # fmt: skip
-    """Some query heads of some rows; otherwise as core/kernels/attend.py has it."""
-    assert q.shape[2] <= MOST_WIDTH, q.shape
+    """Some query heads of some rows; otherwise as core/kernels/attend.py has it.
+
+    q, keys, values: seen as int32. near: whether no row sees more than NEAR rows.
+    """
     if rows and heads:
-        attend_kernel[(rows, heads), THREADS, stream](
+        block = attend_kernel(2 * q.shape[2], key_exponents.shape[3], near)
+        block[(rows, heads), THREADS, stream](
             q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
-            layer, scale, row0, head0, o, column0, scores,
+            layer, scale, row0, head0, o, column0, far,
         )  # fmt: skip
 
 
 def attend(stream, *arguments):
-    """As core/kernels/attend.py has it, tile by tile."""
+    """As core/kernels/attend.py has it, tile by tile: by turns from near and from far."""
     *given, tiles, first, last, step, o, column0 = arguments
-    q, positions, keys = given[0], given[2], given[5]
-    tiles = host(tiles)
-    kv_heads, most = keys.shape[2], int(host(positions).max()) + 2
+    q, positions, keys, page_rows = given[0], given[2], given[5], given[6].shape[3]
+    kv_heads, tiles = keys.shape[2], host(tiles)
+    seen = (int(host(positions).max()) // page_rows + 1) * page_rows
     group = q.shape[1] // kv_heads
-    scores = on_device(np.zeros((*q.shape[:2], most), f32))
+    far = on_device(np.zeros((*q.shape[:2], seen), f32))
+    for at in (0, 5, 7):
+        given[at] = given[at].view(i32)
     for item in range(first, last, step):
         row, rows = tiles[item // kv_heads].tolist()
-        head = item % kv_heads * group
-        attend_rows(stream, *given, row, rows, head, group, o, column0, scores)
+        head, near = item % kv_heads * group, item % 2 == 0 and seen <= NEAR
+        attend_rows(stream, *given, row, rows, head, group, o, column0, far, near)
 
 
 twin("attend", attend)
