@@ -44,16 +44,16 @@ def scaled(total, exponent):
 
 
 @cache
-def linear_kernel(bucket):
-    """The kernel for at most `bucket` rows."""
+def linear_kernel(bucket, side):
+    """The kernel for at most `bucket` rows, 2^side blocks of outputs a block of threads."""
     sums, place = fragment_sums(bucket // 8), device(place_of)
     size = bucket // 8 * SUMS
-    room_size = WARPS[bucket] * size
+    room_size, step = WARPS[bucket] * size, size << side
 
     def linear_block(
-        xq, ex, w, ew, pairs, rows, block0, block1, side, y, stride, column0, onto
+        xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto
     ):  # fmt: skip
-        """y of 2^side blocks of outputs, for rows 0 to rows - 1.
+        """y of blocks of outputs side by side, for rows 0 to rows - 1.
 
         Warps that read the same inputs for blocks side by side find them near the chip's edge.
         """
@@ -71,15 +71,15 @@ def linear_kernel(bucket):
             exponent = i64(ex[item >> shift]) + i64(ew[column])
             if onto:
                 before = y[(item >> shift) * stride + column0 + column]
-        if block < block1:
-            first, last = tiles * part // parts, tiles * (part + 1) // parts
-            sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
+        first, last = tiles * part // parts, tiles * (part + 1) // parts
+        last = last if block < block1 else first
+        sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
         cuda.syncthreads()
         while item < items:
             row = item >> shift
             at, total = place(mine & 15, row) + (mine >> 4) * size, i64(0)
             for j in range(parts):
-                total += room[(j << side) * size + at]
+                total += room[j * step + at]
             to = row * stride + column0 + column
             value = scaled(total, exponent)
             y[to] = add(before, value) if onto else value
@@ -89,7 +89,7 @@ def linear_kernel(bucket):
                 if onto:
                     before = y[(item >> shift) * stride + column0 + column]
 
-    linear_block.__name__ += f"_{bucket}"
+    linear_block.__name__ += f"_{bucket}_{1 << side}"
     return kernel(linear_block)
 
 
@@ -202,8 +202,8 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
         bucket = bucket_of(left)
         warps, side = shape_of(bucket, pairs, blocks)
         shape = (-(-blocks >> side), 32 * warps, stream)
-        linear_kernel(bucket)[shape](
-            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, block1, side, y[m * stride :],
+        linear_kernel(bucket, side)[shape](
+            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, block1, y[m * stride :],
             stride, column0, add,
         )  # fmt: skip
 

@@ -6,7 +6,6 @@ has the CPU's bits. Under numba's simulator (NUMBA_ENABLE_CUDASIM=1) a thread of
 of Python, the named operations are their plain meaning, and a block has 32 threads at most.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +19,6 @@ from numba.core import config
 from .. import scalars
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-for _settings in ("numba.core.config", "numba.cuda.core.config"):  # numba's, or numba-cuda's own
-    if _settings in sys.modules:  # a row's work may well be smaller than the chip
-        sys.modules[_settings].CUDA_LOW_OCCUPANCY_WARNINGS = 0
 WARP = 32
 ALL_LANES = 0xFFFFFFFF
 
@@ -71,6 +67,8 @@ class Kernel:
 
     def _launch(self, shape: tuple[Any, ...], *arguments: Any) -> None:
         if _recorded is None:
+            # Small grids are meant; numba reads its settings again when its environment changes.
+            config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
             self.compiled[shape](*arguments)
         else:
             _recorded.append((self, tuple(numba.typeof(one) for one in arguments)))
