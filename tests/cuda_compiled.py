@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from kvtape.core.kernels import registry
-from kvtape.core.kernels.cuda import target, twins
+from kvtape.core.kernels.cuda import experts, kda, linear, target, twins
 
 # Both by name: numba-cuda puts modules of its own in the place of numba's.
 CUDA: Any = importlib.import_module("numba.cuda")
@@ -34,7 +34,33 @@ def launches() -> dict[str, tuple[Any, Any]]:
                 one.launch(0, *one.place(case))
             for launch in made:
                 found.setdefault(launch[0].name, launch)
-    return found
+    with target.recorded() as made:
+        wide_launches()
+    return found | {launch[0].name: launch for launch in made}
+
+
+def wide_launches() -> None:
+    """Those of linear's shapes, of the gated unit and of experts that no small case has."""
+    words, bytes_, ids = np.zeros(64, np.int32), np.zeros(64, np.int8), np.zeros(64, np.int64)
+    out = np.zeros(64, np.float32)
+    for rows in linear.BUCKETS:
+        linear.gated(0, words, bytes_, bytes_, bytes_, 16, rows, 1, out, 16, 0)
+        for blocks, tiles in (
+            (1, 1),
+            (linear.FEW + 1, 1),
+            (linear.SOME + 1, 1),
+            (linear.SOME + 1, linear.SHORT),
+        ):
+            given = (words, bytes_, bytes_, bytes_, 16 * tiles, rows, 0, blocks, out, 16, 0, True)
+            linear.linear(0, *given)
+    for slots in (8, 64):
+        given = (words, bytes_, bytes_, bytes_, 16, ids[:8], ids[:slots], ids)
+        experts.expert_up(0, *given, 8, 1, np.float32(10), out, 16, 0)
+        experts.expert_down(0, *given, 1, out, 16, 0)
+    experts.list_busy(0, ids, ids)
+    recurrence = kda.recurrence_kernel(128)
+    rows_of, states = np.zeros((1, 128), np.float32), np.zeros((1, 1, 1, 128, 128), np.float32)
+    recurrence[1, 128, 0](*[rows_of] * 5, states, ids.reshape(-1, 4), rows_of, 0)
 
 
 def resources(ptx: str, chip: str) -> tuple[int, int, int]:
@@ -56,12 +82,12 @@ def resources(ptx: str, chip: str) -> tuple[int, int, int]:
     return int(registers[1]), int(stack[1]), sum(int(n) for pair in spilled for n in pair)
 
 
-def main(chip: str) -> None:
-    """Compile everything for a chip such as sm_90."""
+def main(chip: str, shard: int, shards: int) -> None:
+    """Compile everything for a chip such as sm_90, or every so many kernels of it."""
     capability = (int(chip[3:-1]), int(chip[-1]))
     current = SimpleNamespace(compute_capability=capability)
     DISPATCHER.get_current_device = lambda: current
-    for name, (kernel, arguments) in launches().items():
+    for name, (kernel, arguments) in list(launches().items())[shard::shards]:
         ptx, _ = CUDA.compile_ptx(kernel.function, types.void(*arguments), cc=capability)
         wrong = sorted(set(FORBIDDEN.findall(ptx)))
         line = [name, wrong, *resources(ptx, chip)]
@@ -69,4 +95,4 @@ def main(chip: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
