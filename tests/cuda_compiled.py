@@ -54,9 +54,10 @@ def wide_launches() -> None:
             given = (words, bytes_, bytes_, bytes_, 16 * tiles, rows, 0, blocks, out, 16, 0, True)
             linear.linear(0, *given)
     for slots in (8, 64):
-        given = (words, bytes_, bytes_, bytes_, 16, ids[:8], ids[:slots], ids)
-        experts.expert_up(0, *given, 8, 1, np.float32(10), out, 16, 0)
-        experts.expert_down(0, *given, 1, out, 16, 0)
+        grouped: Any = experts
+        routed = (words, bytes_, bytes_, bytes_, 16, ids[:8], ids[:slots], ids)
+        grouped.expert_up(0, *routed, 8, 1, np.float32(10), out, 16, 0)
+        grouped.expert_down(0, *routed, 1, out, 16, 0)
     experts.list_busy(0, ids, ids)
     recurrence = kda.recurrence_kernel(128)
     rows_of, states = np.zeros((1, 128), np.float32), np.zeros((1, 1, 1, 128, 128), np.float32)

@@ -11,6 +11,7 @@ import pytest
 
 from kvtape.core.kernels import pack, registry
 from kvtape.core.kernels.cuda import planes
+from kvtape.devices import kernel_cache
 
 HERE = Path(__file__).parent
 KERNELS = [kernel.name for kernel in registry.kernels()]
@@ -88,3 +89,18 @@ def test_the_two_forms_of_weights_hold_the_same_matrix() -> None:
     made = np.zeros(planes.planes_size(32, 64), np.int8)
     planes.pack_planes(pack.unpack(packed, 32, 64), made)
     np.testing.assert_array_equal(planes.unpack_planes(made, 32, 64), weights)
+
+
+def test_the_cpu_loads_no_cuda_kernel_and_its_cache_does_not_know_them(tmp_path: Path) -> None:
+    code = (
+        "import sys; from kvtape.core.kernels import registry; registry.kernels(); "
+        "print(*(name for name in sys.modules if name.startswith(('numba.cuda', 'cupy')) "
+        "or '.kernels.cuda.' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
+    (tmp_path / "norm.py").write_text("x = 1\n")
+    before = kernel_cache.kernels_key(tmp_path, "a processor")
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "norm.py").write_text("x = 2\n")
+    assert kernel_cache.kernels_key(tmp_path, "a processor") == before

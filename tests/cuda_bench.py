@@ -1,0 +1,172 @@
+"""Run as a process on a GPU: what CUDA kernels take beside the bytes they must move, as ratios.
+
+Launches are captured in a graph and its replays timed by device events, the median of nine; weights
+rotate among sets that no cache holds. The floor is bytes over 4.3 TB/s, an H200's copy rate.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from numba import cuda
+
+from kvtape.core.kernels.cuda import experts, kda, latent_split, linear, norm, planes, select
+
+RATE = 4.3e6  # bytes a microsecond
+SETS_BYTES = 600 << 20
+FLOAT, DEVICE = np.float32, cuda.to_device
+Launch = Callable[[Any], None]
+Line = tuple[str, float, float]  # what, microseconds, bytes
+
+
+def timed(launches: list[Launch]) -> float:
+    """Microseconds a launch."""
+    stream = cp.cuda.Stream(non_blocking=True)
+    its = cuda.external_stream(stream.ptr)
+    for launch in launches[:2]:
+        launch(its)
+    stream.synchronize()
+    with stream:
+        stream.begin_capture()
+        for launch in launches:
+            launch(its)
+        graph = stream.end_capture()
+        graph.launch()
+        took: list[float] = []
+        for _ in range(9):
+            start, end = cp.cuda.Event(), cp.cuda.Event()
+            start.record(stream)
+            graph.launch()
+            end.record(stream)
+            end.synchronize()
+            took.append(cp.cuda.get_elapsed_time(start, end) * 1e3 / len(launches))
+    return statistics.median(took)
+
+
+def call(function: Any, *given: Any) -> Launch:
+    """A launch with its arguments, without its stream."""
+    return lambda its: function(its, *given)
+
+
+def digits(*shape: int) -> Any:
+    """Random int16 rows on the device."""
+    return DEVICE(np.random.default_rng(0).integers(-32639, 32640, shape, np.int16))
+
+
+def words(*shape: int) -> Any:
+    """Random int16 rows as flat pairs."""
+    return digits(*shape).reshape(int(np.prod(shape))).view(np.int32)
+
+
+def floats(*shape: int) -> Any:
+    """Random float32 on the device."""
+    return DEVICE(np.random.default_rng(1).standard_normal(shape).astype(FLOAT))
+
+
+def exponents(n: int) -> Any:
+    """n exponents."""
+    return DEVICE(np.full(n, -15, np.int8))
+
+
+def packed(n: int) -> Any:
+    """n random bytes of packed weights."""
+    return cuda.as_cuda_array(cp.random.randint(-128, 128, n, cp.int8))
+
+
+def linears() -> Iterator[Line]:
+    """Linear maps at the widths of both models."""
+    small = [(960, 576), (576, 576), (576, 1536), (3072, 576), (49152, 576)]
+    for n, k in [*small, (4096, 4096), (8192, 4096), (24576, 4096), (4096, 12288)]:
+        size = planes.planes_size(n, k)
+        weights = [packed(size) for _ in range(max(8, min(200, SETS_BYTES // size)))]
+        for rows in (1, 8, 32, 64):
+            x, ex, ew, y = words(rows, k), exponents(rows), exponents(n), floats(rows * n)
+            rest = (ew, k // 2, rows, 0, n // 16, y, n, 0, False)
+            made = [call(linear.linear, x, ex, w, *rest) for w in weights]
+            yield f"linear {n} x {k}, {rows} rows", timed(made), n * k * 2
+
+
+def routed() -> Iterator[Line]:
+    """288 experts of 4096 by 2048, of which every row goes to eight."""
+    many, inner, wide, chosen, rng = 288, 2048, 4096, 8, np.random.default_rng(2)
+    up = (packed(planes.planes_size(2 * inner * many, wide)), exponents(2 * inner * many))
+    down = (packed(planes.planes_size(wide * many, inner)), exponents(wide * many))
+    for rows in (1, 8, 32):
+        slots, ups, downs, busy_all = rows * chosen, list[Launch](), list[Launch](), 0
+        x, ex, h = words(rows, wide), exponents(rows), floats(slots * inner)
+        hq, he, parts = words(slots, inner), exponents(slots), floats(slots * wide)
+        for _ in range(6):
+            ids = np.concatenate([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)])
+            order = DEVICE(np.argsort(ids, kind="stable"))
+            starts = DEVICE(np.searchsorted(np.sort(ids), np.arange(many + 1)))
+            busy = DEVICE(np.zeros(min(many, slots), np.int64))
+            experts.list_busy(0, starts, busy)
+            busy_all += len(np.unique(ids))
+            to: Any = (busy, order, starts)
+            rest = (chosen, inner // 16, FLOAT(10), h, inner, 0)
+            ups.append(call(experts.expert_up, x, ex, *up, wide // 2, *to, *rest))
+            back = (wide // 16, parts, wide, 0)
+            downs.append(call(experts.expert_down, hq, he, *down, inner // 2, *to, *back))
+        read = busy_all / 6 * inner * wide * 2
+        yield f"experts up, {rows} rows", timed(ups), 2 * read
+        yield f"experts down, {rows} rows", timed(downs), read
+
+
+def rows_alone() -> Iterator[Line]:
+    """Norms and the recurrence."""
+    for rows, width in ((1, 576), (1, 4096), (32, 4096)):
+        x, w, flags = floats(rows, width), floats(width), DEVICE(np.zeros(rows, np.uint8))
+        given = (x, w, FLOAT(1e-5), digits(rows, width), exponents(rows), flags, 0, rows)
+        made = [call(norm.rmsnorm_q16, *given)] * 20
+        yield f"rmsnorm_q16 {rows} x {width}", timed(made), rows * width * 6
+    heads, width = 64, 128
+    for rows in (1, 512):
+        wide = heads * width
+        states, runs = floats(1, 2, heads, width, width), DEVICE(np.array([[0, 0, 5, rows]]))
+        q, k, a, o = (floats(rows, wide) for _ in range(4))
+        kept = (q, k, floats(rows, 3 * wide), a, floats(rows, heads), states, runs, o, 0, heads)
+        moved = 2 * heads * width * width * 4 + rows * wide * 20
+        yield f"kda_rows, {rows} rows of 64 heads", timed([call(kda.kda_rows, *kept)] * 4), moved
+
+
+def sparse() -> Iterator[Line]:
+    """Selection of 512 pools of four, and attention over them."""
+    heads, width, page_rows, kpool, most, context = 64, 512, 512, 4, 512, 8192
+    kinds = (np.int32, np.int32, np.int64, np.int64)
+    for rows in (1, 8, 32):
+        pages = rows * context // page_rows
+        tables = DEVICE(np.arange(pages, dtype=np.int32).reshape(rows, -1))
+        at = (DEVICE(np.full(rows, context - 2)), DEVICE(np.arange(rows)), tables)
+        chosen = np.sort(np.random.default_rng(3).permutation(context // kpool - 1)[:most])
+        picked = DEVICE(np.tile(chosen.astype(np.int32), (rows, 1)))
+        kept = (picked, DEVICE(np.full(rows, most)))
+        shapes = latent_split.scratch_shapes(rows, heads, width, (most + 1) * kpool)
+        scratch = tuple(DEVICE(np.zeros(*one)) for one in zip(shapes, kinds, strict=True))
+        queries = (digits(rows, heads * width), DEVICE(np.full((rows, heads), -20, np.int8)))
+        latent, out = digits(pages, page_rows, width), floats(rows, heads * width)
+        rest = (-10, page_rows, kpool, *kept, FLOAT(0.04), out, scratch, 0, rows)
+        made = [call(latent_split.attend_split, *queries, *at, latent, *rest)] * 4
+        yield f"latent attention, {rows} rows", timed(made), rows * 2051 * width * 2
+        asked = (digits(rows, 32 * 128), DEVICE(np.full((rows, 32), -20, np.int8)))
+        weights, keys = (floats(rows, 32), 0, FLOAT(0.01)), digits(pages, page_rows // kpool, 128)
+        scores = DEVICE(np.zeros((rows, context // kpool), np.int32))
+        more = (-12, *at, page_rows, kpool, most, *kept, scores, 0, rows)
+        found = [call(select.select_rows, *asked, *weights, keys, *more)] * 4
+        yield f"select_rows, {rows} rows", timed(found), rows * context // kpool * 256
+
+
+def main(parts: list[str]) -> None:
+    """Print a line a measurement."""
+    for part in (linears, routed, rows_alone, sparse):
+        for what, took, moved in part() if not parts or part.__name__ in parts else ():
+            floor = moved / RATE
+            line = f"{what:36s} {took:9.2f} us, floor {floor:8.2f}, ratio {took / floor:8.2f}"
+            print(line, flush=True)  # noqa: T201
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
