@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cupy as cp
+import cupy as cp  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numba import cuda
 

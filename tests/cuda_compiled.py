@@ -66,7 +66,7 @@ def wide_launches() -> None:
 
 def resources(ptx: str, chip: str) -> tuple[int, int, int]:
     """(registers of a thread, bytes of its stack, bytes spilled) as the assembler tells them."""
-    from cuda.bindings import nvjitlink
+    from cuda.bindings import nvjitlink  # pyright: ignore[reportMissingImports]
 
     link = nvjitlink.create(2, [f"-arch={chip}", "-verbose"])
     code = ptx.encode()
