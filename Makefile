@@ -2,7 +2,7 @@ ROOT := __init__.py __main__.py py.typed core devices events replay tests
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo install dev types test check slow bench golden
+.PHONY: demo install dev types test check slow bench golden gpu
 
 demo: install  ## the whole idea on a real model: serve, replay, diff
 	$(BIN)/kvtape demo
@@ -36,6 +36,10 @@ check: dev types  ## the only gate
 
 bench: install  ## speed beside the peers, as ratios
 	$(BIN)/kvtape bench
+
+gpu: dev  ## on a machine with a GPU: the CUDA device's tests and speed, into gpu-report.md
+	$(BIN)/pip install -q -e ".[cuda]"
+	$(BIN)/python -m kvtape.tests.gpu_suite gpu-report.md
 
 golden: dev  ## shows how golden tapes would change; UPDATE=1 writes them
 	$(BIN)/pytest tests/test_golden.py -q

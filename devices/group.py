@@ -88,7 +88,10 @@ def cuda_group(
             f"--device cuda: {checkpoint.name} is a {checkpoint.family}, whose steps run on the CPU"
             " alone; --device cpu would do"
         )
-    from .cuda.group import cuda_llama  # what it needs is not everywhere, and slow to load
+    from .cuda.card import open_card
+
+    open_card(0)  # which says what is missing: the kernels cannot be loaded without
+    from .cuda.group import cuda_llama
 
     return cuda_llama(checkpoint, family, settings, world=world, progress=progress)
 

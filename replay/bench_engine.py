@@ -64,9 +64,10 @@ class Engine:
 
     def ask(self, prompt: Sequence[int], tokens: int) -> Asked:
         """A greedy reply of so many tokens. Raises NoReply."""
-        return asyncio.run(self._ask(prompt, tokens))
+        return asyncio.run(self.reply(prompt, tokens))
 
-    async def _ask(self, prompt: Sequence[int], tokens: int) -> Asked:
+    async def reply(self, prompt: Sequence[int], tokens: int) -> Asked:
+        """A greedy reply of so many tokens, beside others. Raises NoReply."""
         name = f"bench-{next(_ASKED)}"
         wish = Arrive(
             request=RequestId(name), session=SessionId(name),

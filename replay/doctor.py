@@ -30,7 +30,8 @@ OPTIONAL = {
     "httpx": ("bench openai, cache, concurrent and launches", "pip install 'kvtape[client]'"),
     "xllamacpp": ("a peer of kvtape bench", "pip install xllamacpp"),
     "transformers": ("a peer of kvtape bench", "pip install transformers torch"),
-    "cupy": ("GPU ranks; nothing here uses it yet", "pip install cupy-cuda13x"),
+    "cupy": ("--device cuda: memory and graphs", "pip install 'kvtape[cuda]'"),
+    "numba_cuda": ("--device cuda: kernels", "pip install 'kvtape[cuda]'"),
     "mpi4py": ("ranks on many hosts; nothing here uses it yet", "pip install mpi4py"),
 }
 
@@ -80,7 +81,7 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
         kernel_cache(environment),
         *models(),
         *optional(),
-        Finding("gpu", NOTE, "not used: ranks are threads on this machine's cores"),
+        *gpus(),
     ]
 
 
@@ -167,6 +168,18 @@ def models() -> Iterator[Finding]:
             yield Finding(f"model {name}", NOTE, "not installed", how)
         else:
             yield Finding(f"model {name}", OK, f"{path} ({path.stat().st_size / 1e6:.0f} MB)")
+
+
+def gpus() -> Iterator[Finding]:
+    """GPUs that ranks may run on, each with its memory and its driver."""
+    from ..devices.cuda.card import NoCard, cards
+
+    try:
+        for info in cards():
+            memory = f"{info.free / GIB:.1f} of {info.total / GIB:.1f} GiB free"
+            yield Finding("gpu", OK, f"{info.name}, {memory}, {info.driver}")
+    except NoCard as error:
+        yield Finding("gpu", NOTE, f"none is used: {error}", "serve --device cpu needs none")
 
 
 def optional() -> Iterator[Finding]:

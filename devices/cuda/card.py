@@ -46,6 +46,10 @@ class Card(Protocol):
 
     stream: Any
 
+    def count(self) -> int:
+        """How many there are of its kind."""
+        ...
+
     def use(self) -> None:
         """Make this the card of the calling thread."""
         ...
@@ -128,3 +132,9 @@ def open_card(index: int) -> Card:
             f"--device cuda needs numba-cuda and cupy ({why}): pip install 'kvtape[cuda]'"
         ) from error
     return Gpu.open(index)
+
+
+def cards() -> list[CardInfo]:
+    """Every GPU of this machine. Raises NoCard where there is none that can be used."""
+    first = open_card(0)
+    return [first.info(), *(open_card(index).info() for index in range(1, first.count()))]

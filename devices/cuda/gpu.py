@@ -1,18 +1,30 @@
 """A GPU through CuPy and numba: CuPy holds memory, stream and graphs, numba launches kernels."""
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
-import cupy
+import cupy  # pyright: ignore[reportMissingImports]  # where there is a GPU
 import numpy as np
 from numba import cuda
 from numpy.typing import NDArray
 
-from .card import LINE as LINE
-from .card import TO_CARD, TO_HOST, Array, CardInfo, Launch, NoCard, Shape, bytes_of, check_room
+from .card import (
+    LINE,
+    TO_CARD,
+    TO_HOST,
+    Array,
+    CardInfo,
+    Launch,
+    NoCard,
+    Shape,
+    bytes_of,
+    check_room,
+)
 
 RUNTIME: Any = cupy.cuda.runtime
+logging.getLogger("numba").setLevel(logging.WARNING)  # it tells of every start
 
 
 class Gpu:
@@ -36,6 +48,10 @@ class Gpu:
         if index >= count:
             raise NoCard(f"--device cuda: rank {index} needs a GPU of its own, there are {count}")
         return cls(index)
+
+    def count(self) -> int:
+        """GPUs of this machine."""
+        return int(RUNTIME.getDeviceCount())
 
     def use(self) -> None:
         """Make this the card of the calling thread."""

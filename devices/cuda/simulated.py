@@ -19,6 +19,10 @@ class SimulatedCard:
         self.stream: Any = 0
         self._total = total
 
+    def count(self) -> int:
+        """One."""
+        return 1
+
     def use(self) -> None:
         """There is one card for all threads."""
 

@@ -49,43 +49,15 @@ def weight_of(score, top, exponent, most):
 
 
 @cache
-def attend_kernel(width, page_rows, near):
-    """The kernel for heads of a width on pages of so many rows; near: NEAR rows seen at most.
+def score_pass(half, page_rows, near):
+    """Every score of a query head, kept; the greatest, and the greatest exponent of the values."""
 
-    Keys, values and queries come as int32, two columns or two rows a word.
-    """
-    half, pairs = width // 2, page_rows // 2
-    groups = min(max(THREADS // width, 1), pairs)
-    turns = pairs // groups
-    room_for, entries = (NEAR, NEAR // page_rows) if near else (1, 1)
-    assert pairs % groups == 0 and page_rows % 16 == 0, (width, page_rows)
-
-    def attend_block(
-        q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
-        layer, scale, row0, head0, o, column0, far,
+    def scored(
+        first_of, second_of, mine, scale, row, j, lane, head, layer, visible, tables, table,
+        keys, key_exponents, value_exponents, here, far,
     ):  # fmt: skip
-        """As attend; the block's row is row0 + blockIdx.x, its query head head0 + blockIdx.y.
-
-        far [rows, heads, whole pages] float32: work space where rows are not near.
-        """
-        room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
-        sums = cuda.shared.array(THREADS, types.int64)
-        first_of = cuda.shared.array(half, types.int32)
-        second_of = cuda.shared.array(half, types.int32)
-        here = cuda.shared.array(room_for, types.float32)
-        table = cuda.shared.array(entries, types.int32)
-        me, row, j = cuda.threadIdx.x, row0 + cuda.blockIdx.x, head0 + cuda.blockIdx.y
-        head = j // (q.shape[1] // key_exponents.shape[2])
-        visible, lane = positions[row] + 1, lanes[row]
-        pages = (visible + page_rows - 1) // page_rows
-        for c in range(me, half, THREADS):
-            first_of[c], second_of[c] = low(q[row, j, c]), high(q[row, j, c])
-        if near:
-            for b in range(me, pages, THREADS):
-                table[b] = tables[lane, b]
-        cuda.syncthreads()
-        top, most, mine = LOWEST_KEY, i32(EMIN), i32(eq[row, j])
-        for at in range(me, visible, THREADS):
+        top, most = LOWEST_KEY, i32(EMIN)
+        for at in range(cuda.threadIdx.x, visible, THREADS):
             b, r = at // page_rows, at % page_rows
             page = table[b] if near else tables[lane, b]
             base, dot = (r // 16) * 16 * half + r % 16, i64(0)
@@ -102,9 +74,20 @@ def attend_kernel(width, page_rows, near):
                 far[row, j, at] = s
             top = max(top, in_order(bits(s)))
             most = max(most, i32(value_exponents[layer, page, head, r]))
-        top, most = flt(in_order(block_max(top, room))), block_max(most, room)
-        total = i64(0)
-        for at in range(me, pages * page_rows, THREADS):
+        return top, most
+
+    return device(scored)
+
+
+@cache
+def weight_pass(page_rows, near):
+    """Every score's weight in its place, zero behind the last row; this thread's part of D."""
+
+    def weighed(
+        top, most, row, j, lane, head, layer, visible, tables, table, value_exponents, here, far
+    ):
+        total, pages = i64(0), (visible + page_rows - 1) // page_rows
+        for at in range(cuda.threadIdx.x, pages * page_rows, THREADS):
             weight = i32(0)  # of rows behind the last, whose digits may be anything
             if at < visible:
                 b, r = at // page_rows, at % page_rows
@@ -116,19 +99,81 @@ def attend_kernel(width, page_rows, near):
                 here[at] = flt(weight)
             else:
                 far[row, j, at] = flt(weight)
+        return total
+
+    return device(weighed)
+
+
+@cache
+def value_pass(pairs, groups, near):
+    """This thread's part of one column's sum: every `groups`-th pair of rows, `group` its first."""
+    turns = pairs // groups
+
+    def summed(row, j, lane, head, layer, c, group, pages, tables, table, values, here, far):
+        inside, total = (c // 16) * 16 * pairs + c % 16, i64(0)
+        for b in range(pages):
+            page = table[b] if near else tables[lane, b]
+            for turn in range(turns):
+                i = group + turn * groups
+                word, at = values[layer, page, head, inside + 16 * i], 2 * (b * pairs + i)
+                one = bits(here[at] if near else far[row, j, at])
+                two = bits(here[at + 1] if near else far[row, j, at + 1])
+                total += i64(one) * i64(low(word)) + i64(two) * i64(high(word))
+        return total
+
+    return device(summed)
+
+
+@cache
+def attend_kernel(width, page_rows, near):
+    """The kernel for heads of a width on pages of so many rows; near: NEAR rows seen at most.
+
+    Keys, values and queries come as int32, two columns or two rows a word. far [rows, heads, whole
+    pages] float32: work space where rows are not near.
+    """
+    half, pairs = width // 2, page_rows // 2
+    groups = min(max(THREADS // width, 1), pairs)
+    room_for, entries = (NEAR, NEAR // page_rows) if near else (1, 1)
+    assert pairs % groups == 0 and page_rows % 16 == 0, (width, page_rows)
+    scored, weighed = score_pass(half, page_rows, near), weight_pass(page_rows, near)
+    summed = value_pass(pairs, groups, near)
+
+    def attend_block(
+        q, eq, positions, lanes, tables, keys, key_exponents, values, value_exponents,
+        layer, scale, row0, head0, o, column0, far,
+    ):  # fmt: skip
+        """As attend; the block's row is row0 + blockIdx.x, its query head head0 + blockIdx.y."""
+        room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
+        sums = cuda.shared.array(THREADS, types.int64)
+        first_of = cuda.shared.array(half, types.int32)
+        second_of = cuda.shared.array(half, types.int32)
+        table = cuda.shared.array(entries, types.int32)
+        here = cuda.shared.array(room_for, types.float32)
+        me, row, j = cuda.threadIdx.x, row0 + cuda.blockIdx.x, head0 + cuda.blockIdx.y
+        head, lane = j // (q.shape[1] // key_exponents.shape[2]), lanes[row]
+        visible = positions[row] + 1
+        pages = (visible + page_rows - 1) // page_rows
+        for c in range(me, half, THREADS):
+            first_of[c], second_of[c] = low(q[row, j, c]), high(q[row, j, c])
+        if near:
+            for b in range(me, pages, THREADS):
+                table[b] = tables[lane, b]
+        cuda.syncthreads()
+        top, most = scored(
+            first_of, second_of, i32(eq[row, j]), scale, row, j, lane, head, layer, visible,
+            tables, table, keys, key_exponents, value_exponents, here, far,
+        )  # fmt: skip
+        top, most = flt(in_order(block_max(top, room))), block_max(most, room)
+        total = weighed(
+            top, most, row, j, lane, head, layer, visible, tables, table, value_exponents, here, far
+        )
         below = rn(block_sum(total, wide_room))  # which waits until all weights are written
         for c0 in range(0, width, THREADS):
             c, group, total = c0 + me % width, me // width, i64(0)
             if c < width and group < groups:
-                inside = (c // 16) * 16 * pairs + c % 16
-                for b in range(pages):
-                    page = table[b] if near else tables[lane, b]
-                    for turn in range(turns):
-                        i = group + turn * groups
-                        word, at = values[layer, page, head, inside + 16 * i], b * page_rows + 2 * i
-                        one = bits(here[at] if near else far[row, j, at])
-                        two = bits(here[at + 1] if near else far[row, j, at + 1])
-                        total += i64(one) * i64(low(word)) + i64(two) * i64(high(word))
+                total = summed(
+                    row, j, lane, head, layer, c, group, pages, tables, table, values, here, far
+                )
             sums[me] = total
             cuda.syncthreads()
             if c < width and group == 0:

@@ -38,6 +38,21 @@ def four_digits(digits, at):
     return low | (u64(u16(digits[at + 2])) << u64(32)) | (u64(u16(digits[at + 3])) << u64(48))
 
 
+@device
+def add_row_digest(digits, e, width, layer, head, position, sums, row):
+    """sums[row] += the digest of a row of shared digits and its exponent, by a warp."""
+    where = place(ROWS_PART, layer, head)
+    mix_0, mix_1 = mix64(u64(position) ^ SEED_0), mix64(u64(position) ^ SEED_1)
+    sum_0, sum_1 = u64(0), u64(0)
+    for column in range(cuda.threadIdx.x, width // 4 + 1, WARP):
+        word = four_digits(digits, 4 * column) if column < width // 4 else u64(i64(e))
+        sum_0 += word_mix(word, where | u64(column), mix_0)
+        sum_1 += word_mix(word, where | u64(column), mix_1)
+    if cuda.threadIdx.x <= width // 4:
+        cuda.atomic.add(sums, (row, 0), sum_0)
+        cuda.atomic.add(sums, (row, 1), sum_1)
+
+
 @kernel
 def write_rows_kernel(
     qkv, positions, lanes, tables, cos, sin,
@@ -90,16 +105,7 @@ def write_rows_kernel(
             key_exponents[layer, page, head, at] = e
         else:
             value_exponents[layer, page, head, at] = e
-    where = place(ROWS_PART, 2 * layer + side, head0 + head)
-    mix_0, mix_1 = mix64(u64(position) ^ SEED_0), mix64(u64(position) ^ SEED_1)
-    sum_0, sum_1 = u64(0), u64(0)
-    for column in range(lane, width // 4 + 1, WARP):
-        word = four_digits(digits, 4 * column) if column < width // 4 else u64(i64(e))
-        sum_0 += word_mix(word, where | u64(column), mix_0)
-        sum_1 += word_mix(word, where | u64(column), mix_1)
-    if lane <= width // 4:
-        cuda.atomic.add(sums, (row, 0), sum_0)
-        cuda.atomic.add(sums, (row, 1), sum_1)
+    add_row_digest(digits, e, width, 2 * layer + side, head0 + head, position, sums, row)
 
 
 def write_rows(stream, *arguments):
