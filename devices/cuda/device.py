@@ -118,6 +118,9 @@ class CudaDevice(PagedRank):
                 self.card.upload(self._tables.block, self.memory.arrays["step"])
                 graphs.run(rows)
                 self.card.wait()
+        heard = self._tables.heard()
+        left = _left(batch, tables, heard, heard.flags.copy())
+        self.ledger.add(batch, left, keeps=self.settings.keeps_rows)
 
     # --- the protocol ----------------------------------------------------------------------------
 
@@ -226,12 +229,16 @@ class CudaDevice(PagedRank):
             report.every_row = self.ledger.every_row(
                 batch, heard.row_sums[: batch.rows], heard.logit_sums[:sampled]
             )
-        left = Left(
-            batch.table(), running.tables, flags, heard.poisoned[:runs], heard.row_sums,
-            np.stack([heard.logit_sums, heard.logit_sums])[:, None], 0,
-        )  # fmt: skip
+        left = _left(batch, running.tables, heard, flags)
         sound, sums = self.ledger.add(batch, left, keeps=keeps)
         if not sound:
             note_flags(batch, flags, left.poisoned, report)
         if keeps:
             report.sums = sums
+
+
+def _left(batch: Batch, tables: NDArray[np.int32], heard: Heard, flags: NDArray[np.uint8]) -> Left:
+    """What came back, as the ledger counts it."""
+    shares = np.stack([heard.logit_sums, heard.logit_sums])[:, None]
+    poisoned = heard.poisoned[: len(batch.runs)]
+    return Left(batch.table(), tables, flags, poisoned, heard.row_sums, shares, 0)
