@@ -264,7 +264,7 @@ def simulate(
     trace: Annotated[Path, typer.Argument(help="JSON lines: timestamp, lengths, hash_ids")],
     pages: Annotated[int, typer.Option(min=1, help="of the pool, 512 tokens each")] = 8000,
     live: Annotated[int, typer.Option(min=1, max=1024, help="streams at once")] = 64,
-    policy: Annotated[str, typer.Option(help="who is given up: returns, lru or seeds")] = "returns",
+    policy: Annotated[str, typer.Option(help="who is given up: odds, lru or seeds")] = "odds",
     compare: Annotated[str, typer.Option(help="lru: a plain block pool beside it")] = "",
     tape: Annotated[str, typer.Option("--trace", help="the tape to write, and to audit")] = "",
     limit: Annotated[int, typer.Option(min=0, help="requests to read; 0: all")] = 0,

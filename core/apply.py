@@ -145,7 +145,8 @@ def _snapshot_taken(state: State, fact: f.SnapshotTaken) -> None:
     )
     state.kept[fact.state] = kept
     if state.tree is not None:
-        state.tree.add(fact.state, kept.tokens, kept.salt, fact.pages)
+        whole = stream.prompt_tokens // state.opened.rules.page_rows
+        state.tree.add(fact.state, kept.tokens, kept.salt, fact.pages, fact.stream, whole)
 
 
 def _state_resumed(state: State, fact: f.StateResumed) -> None:
@@ -156,7 +157,9 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
     if state.opened.rules.snapshots:
         kept.last = stream.request.prompt
     if state.tree is not None:
-        state.tree.resumed(fact.state, fact.mark // state.opened.rules.page_rows)
+        rows = state.opened.rules.page_rows
+        whole = stream.prompt_tokens // rows
+        state.tree.resumed(fact.state, fact.mark // rows, fact.stream, whole)
     stream.phase = Phase.PROMPTING
     del state.resuming[fact.stream]
     stream.rows = stream.cached = fact.mark
@@ -246,6 +249,8 @@ def _stream_released(state: State, fact: f.StreamReleased) -> None:
         state.lanes[fact.lane] = None
     state.book.promised -= stream.promise
     del state.requests[stream.request.request]
+    if state.tree is not None:
+        state.tree.ended(fact.stream)
 
 
 def _nothing(state: State, fact: AnyFact) -> None:

@@ -40,8 +40,8 @@ class RadixStore:
         stay = [kept[one].pages for one in _wanted(state, hit)]
         spare += book.idle
         if sum(map(len, stay)) > spare:  # they may be idle themselves, and share pages
-            leases = book.leases
-            spare -= sum(not leases[page] for page in set(chain.from_iterable(stay)))
+            leases, pages = book.leases, set(chain.from_iterable(stay))
+            spare -= sum(not leases[page] for page in pages)
         return spare >= 0
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
@@ -196,9 +196,9 @@ def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
         return tree.moved_past(state_id) and not state.kept[state_id].common
 
     if tree.order is not None and not any(moved_past(one) for one in among):
-        goes = tree.order.weakest(lambda one: one in among)
-        assert goes is not None, "a state was kept and is in no queue"
-        return state.kept[goes]
+        goes = tree.order.weakest(set(among).__contains__)
+        if goes is not None:  # otherwise others extend all of them
+            return state.kept[goes]
 
     def rank(state_id: StateId) -> tuple[bool, bool, int]:
         kept = state.kept[state_id]

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from ..events.ids import PageId, StateId
-from .evict import Order, kind_of
+from ..events.ids import PageId, StateId, StreamId
+from .evict import Order
+from .odds import KNOWN_PAGES, MANY, Memory, Odds, Part
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """One kept page below its parent; `ends` are the states whose last page this is.
 
-    name, uses, kind: for an order that weighs: which prefix ends here, how often it came back, and
-    what it was when it came.
+    used: the order's clock when the page was last used, where there is one. name, uses, turn, part:
+    for odds: which prefix ends here, how often it came back, in which turn of its conversation, and
+    of which part of that prompt it is.
     """
 
     parent: "Node | None"
@@ -27,9 +29,11 @@ class Node:
     depth: int
     kids: dict[bytes, "Node"] = field(default_factory=dict)
     ends: list[StateId] = field(default_factory=list)
+    used: int = 0
     name: bytes = b""
     uses: int = 0
-    kind: int = 0
+    turn: int = 0
+    part: Part | None = None
 
 
 class PromptTree:
@@ -40,8 +44,10 @@ class PromptTree:
         self.page_rows = page_rows
         self.lookahead = lookahead
         self.order = order
+        self.odds = None if order is None else order.odds
         self._roots: dict[str, Node] = {}
         self._end: dict[StateId, Node] = {}
+        self._used_by: dict[StreamId, list[Node]] = {}  # while the stream is there, for odds
 
     def walk(self, tokens: Sequence[int], salt: str, pages: int) -> list[Node]:
         """The nodes that repeat these tokens from row 0 on, at most `pages` of them."""
@@ -58,13 +64,14 @@ class PromptTree:
 
     def remembered(self, tokens: Sequence[int], salt: str, pages: int) -> int:
         """Pages up to the last that went and is remembered; `pages` where it is none, or all."""
-        if self.order is None:
+        odds = self.odds
+        if odds is None:
             return pages
         path = self.walk(tokens, salt, pages)
         name, known = path[-1].name if path else salt.encode(), len(path)
-        for key in self._keys(tokens, pages)[known:]:
+        for key in list(self._keys(tokens, pages))[known:]:
             name = _name(name, key)
-            if not self.order.remembers(name):
+            if not odds.remembers(name):
                 break
             known += 1
         return known if known > len(path) else pages
@@ -76,9 +83,18 @@ class PromptTree:
         return node.ends[-1]
 
     def add(
-        self, state: StateId, tokens: Sequence[int], salt: str, pages: Sequence[PageId]
+        self,
+        state: StateId,
+        tokens: Sequence[int],
+        salt: str,
+        pages: Sequence[PageId],
+        stream: StreamId,
+        prompt_pages: int,
     ) -> None:
-        """Keep a state's prefix; where the tree has its tokens, its pages are the tree's."""
+        """Keep a state's prefix; where the tree has its tokens, its pages are the tree's.
+
+        stream: it leaves the state. prompt_pages: whole ones of its prompt.
+        """
         if salt not in self._roots:
             self._roots[salt] = Node(None, b"", PageId(-1), 0, name=salt.encode())
         node = self._roots[salt]
@@ -95,61 +111,114 @@ class PromptTree:
         node.ends.append(state)
         self._end[state] = node
         if self.order is not None:
-            self._weigh(self.order, new, node.depth)
             self.order.tick()
-            self.order.place(state, node.kind)
+            if new and new[0].parent is not None:
+                for extended in new[0].parent.ends:
+                    self.order.forget(extended)
+            if self.odds is not None:
+                self._weigh(self.odds, new, prompt_pages)
+                self._used_by.setdefault(stream, []).extend(new)
+            node.used = self.order.clock
+            self._place(self.order, node)
 
     def drop(self, state: StateId) -> None:
         """Forget a state and every node that no other state holds."""
-        node: Node | None = self._end.pop(state)
-        assert node is not None
+        node = self._end.pop(state)
         node.ends.remove(state)
         if self.order is not None:
             self.order.forget(state)
-        while node is not None and node.parent is not None and not node.ends and not node.kids:
+        while node.parent is not None and not node.ends and not node.kids:
             del node.parent.kids[node.key]
-            if self.order is not None:
-                self.order.remember(node.name, node.uses)
+            if self.odds is not None and node.part is not None:
+                self.odds.remember(node.name, Memory(node.uses, node.turn, node.part))
             node = node.parent
+        if self.order is not None:
+            self._place(self.order, node)
 
-    def resumed(self, state: StateId, pages: int) -> None:
-        """The first `pages` pages of a state came back; so did every state that they hold."""
+    def resumed(self, state: StateId, pages: int, stream: StreamId, prompt_pages: int) -> None:
+        """The first `pages` pages of a state came back; so did every state that they hold.
+
+        stream: they came back for it. prompt_pages: whole ones of its prompt.
+        """
         if self.order is None:
             return
         self.order.tick()
+        path: list[Node] = []
         node: Node | None = self._end[state]
         while node is not None and node.parent is not None:
             if node.depth <= pages:
-                node.uses += 1
-                node.kind = kind_of(node.uses, 0, 0)
-                for held in node.ends:
-                    self.order.place(held, node.kind)
+                path.append(node)
             node = node.parent
+        path.reverse()
+        for node in path:
+            node.used = self.order.clock
+        if self.odds is not None:
+            self._came_back(self.odds, path, max(0, prompt_pages - pages))
+            if prompt_pages <= pages:
+                self.odds.came(1)  # time goes on where nothing is added, too
+            self._used_by[stream] = list(path)
+        for node in path:
+            self._place(self.order, node)
+
+    def ended(self, stream: StreamId) -> None:
+        """A reply ended: its prompt's pages were in use until now."""
+        if self.order is None:
+            return
+        for node in self._used_by.pop(stream, ()):
+            node.used = self.order.clock
+            if node.part is not None:
+                node.part.born = node.used
+            self._place(self.order, node)
 
     def weakest(self, may_go: Callable[[StateId, PageId], bool]) -> StateId | None:
         """The first to go of the states that no other extends, by the order; with its last page."""
         assert self.order is not None
+        return self.order.weakest(lambda state: may_go(state, self._end[state].page))
 
-        def goes(state: StateId) -> bool:
-            end = self._end[state]
-            return not end.kids and may_go(state, end.page)
+    def _place(self, order: Order, node: Node) -> None:
+        """The states that end at a page wait for their turn to go, unless others extend them."""
+        if not node.kids:
+            for state in node.ends:
+                order.place(state, node.part.level if node.part else 0, node.used)
 
-        return self.order.weakest(goes)
-
-    def _weigh(self, order: Order, new: Sequence[Node], pages: int) -> None:
-        """Name the pages that a prompt of so many added, and say what they are."""
-        known, fresh = pages - len(new), []
+    def _weigh(self, odds: Odds, new: Sequence[Node], prompt_pages: int) -> None:
+        """Name the pages that a prompt added, and say what they are; some are remembered."""
+        back: list[Node] = []
         for node in new:
             assert node.parent is not None
+            node.used = self._now()
             node.name = _name(node.parent.name, node.key)
-            uses = order.recall(node.name)
-            if uses is None:
-                fresh.append(node)
-            else:
-                node.uses, known = uses + 1, known + 1
-                node.kind = kind_of(node.uses, 0, 0)
-        for node in fresh:
-            node.kind = kind_of(0, known, len(fresh))
+            memory = odds.recall(node.name)
+            if memory is not None and len(back) == node.depth - new[0].depth:
+                node.uses, node.turn, node.part = memory
+                back.append(node)
+        if not new:
+            return
+        odds.came(len(new))
+        known = new[0].depth - 1 + len(back)
+        added = max(prompt_pages, new[-1].depth) - known
+        self._came_back(odds, back, added)
+        fresh, above = new[len(back) :], new[0].parent if not back else back[-1]
+        if fresh and above is not None:
+            turn = above.turn if known >= KNOWN_PAGES else 0
+            part = odds.part(self._now(), turn, added, 0)
+            for node in fresh:
+                node.turn, node.part = turn, part
+
+    def _came_back(self, odds: Odds, nodes: Sequence[Node], added: int) -> None:
+        """Pages of one path are used again, by a prompt that adds so many to them."""
+        part: Part | None = None
+        turn = nodes[-1].turn + 1 if nodes and nodes[-1].depth >= KNOWN_PAGES else 0
+        for node in nodes:
+            assert node.part is not None
+            odds.returned(node.part, self._now())
+            node.uses = min(node.uses + 1, MANY)
+            if part is None or part.uses != node.uses:
+                part = odds.part(self._now(), turn, added, node.uses)
+            node.turn, node.part = turn, part
+
+    def _now(self) -> int:
+        return self.order.clock if self.order is not None else 0
 
     def moved_past(self, state: StateId) -> bool:
         """Whether another state extends this one."""

@@ -1,27 +1,17 @@
 """The orders in which kept prefixes are given up: the queues, and the machine under each."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from kvtape.core.evict import (
-    COSTS,
-    FIRST,
-    LARGE,
-    LRU,
-    OFTEN,
-    ONCE,
-    RETURNS,
-    SEEDS,
-    SMALL,
-    TWICE,
-    Order,
-    kind_of,
-)
+from kvtape.core.evict import LRU, ODDS, POLICIES, SEEDS, Order, order_of
 from kvtape.core.families.fake import fake_rules
+from kvtape.core.odds import LEVELS
+from kvtape.core.tree import PromptTree
 from kvtape.events import facts as f
 from kvtape.events.facts import RunOpened
-from kvtape.events.ids import RequestId, StateId
+from kvtape.events.ids import PageId, RequestId, StateId
 from kvtape.events.records import FamilyRules
 
 from .rig import Rig, arrive, opened_with
@@ -34,67 +24,109 @@ def pages_alone() -> FamilyRules:
     )
 
 
-def opened_under(policy: int, pages: int = 30, **settings: object) -> RunOpened:
+def opened_under(
+    policy: int, pages: int = 30, *, snapshots: bool = False, **settings: object
+) -> RunOpened:
     flags = {"evict": policy, "keep_unsummed": 1}
-    return opened_with(
-        pages_alone(), flags=flags, pages=pages, states=pages, context=100, **settings
-    )
+    rules = fake_rules(page_rows=4, mark_rows=4, lookahead=1) if snapshots else pages_alone()
+    return opened_with(rules, flags=flags, pages=pages, states=pages, context=100, **settings)
 
 
-def test_the_kind_of_a_page_is_how_often_it_came_back_else_what_its_prompt_added() -> None:
-    assert [kind_of(uses, 9, 1) for uses in (1, 2, 3, 8)] == [ONCE, TWICE, OFTEN, OFTEN]
-    assert kind_of(0, 1, 1) == FIRST
-    assert (kind_of(0, 4, 2), kind_of(0, 4, 3)) == (SMALL, LARGE)
+def test_every_order_has_its_number_and_no_other_is_one() -> None:
+    assert POLICIES == {"seeds": 0, "lru": 1, "odds": 3}
+    assert order_of(opened_under(SEEDS)) is None
+    with pytest.raises(AssertionError, match="evict 2"):
+        order_of(opened_under(2))
 
 
-@pytest.mark.parametrize("policy", [LRU, RETURNS])
-def test_the_weakest_is_the_one_of_the_largest_age_times_cost(policy: int) -> None:
-    rng, costs = random.Random(policy), COSTS[policy]
-    order, held = Order(costs, 10), {}
-    for clock in range(1, 3000):
+def least(
+    places: dict[StateId, tuple[int, int]], order: Order, may_go: Callable[[StateId], bool]
+) -> StateId | None:
+    """Who should go, by the definition: the oldest of each level, of them the least worth."""
+    oldest: dict[int, tuple[int, StateId]] = {}
+    for state, (level, used) in places.items():
+        if may_go(state):
+            oldest[level] = min(oldest.get(level, (used, state)), (used, state))
+    worth = {
+        (order.odds.worth(level, order.clock - used) if order.odds else 0, used, state): state
+        for level, (used, state) in oldest.items()
+    }
+    return worth[min(worth)] if worth else None
+
+
+@pytest.mark.parametrize("policy", [LRU, ODDS])
+def test_the_weakest_is_the_least_worth_of_the_oldest_of_each_level(policy: int) -> None:
+    rng = random.Random(policy)
+    order = order_of(opened_under(policy))
+    assert order is not None
+    held: dict[StateId, tuple[int, int]] = {}
+    for _ in range(3000):
         order.tick()
         state = StateId(rng.randrange(40))
         if rng.random() < 0.7:
-            kind = rng.randrange(len(costs))
-            order.place(state, kind)
-            held[state] = (kind, clock)
+            held[state] = rng.randrange(LEVELS) if policy == ODDS else 0, rng.randrange(order.clock)
+            order.place(state, *held[state])
         else:
             order.forget(state)
             held.pop(state, None)
         barred = {StateId(rng.randrange(40)) for _ in range(5)}
-        ages = {
-            one: (clock - used + 1) * costs[kind]
-            for one, (kind, used) in held.items()
-            if one not in barred
-        }
         found = order.weakest(lambda one, barred=barred: one not in barred)  # type: ignore[misc]
-        assert (found is None) == (not ages), clock
-        assert found is None or ages[found] == max(ages.values())
+        assert found == least(held, order, lambda one, barred=barred: one not in barred)  # type: ignore[misc]
 
 
-def test_no_more_is_remembered_than_was_said_and_the_oldest_memory_goes() -> None:
-    order = Order(COSTS[RETURNS], 3)
-    for at in range(5):
-        order.remember(bytes([at]), at)
-    assert [order.recall(bytes([at])) for at in range(5)] == [None, None, 2, 3, 4]
-    assert order.recall(bytes([4])) is None  # it is kept again
+def leaves(tree: PromptTree) -> dict[StateId, tuple[int, int]]:
+    """Every state that no other extends, with its level and when it was last used."""
+    found = {}
+    for state, _ in tree.paths():
+        node = tree._end[state]
+        if not node.kids:
+            found[state] = (node.part.level if node.part else 0, node.used)
+    return found
 
 
-@pytest.mark.parametrize("policy", [SEEDS, LRU, RETURNS])
-def test_the_machine_at_random_keeps_its_invariants_and_its_followers(policy: int) -> None:
-    rng = random.Random(policy)
-    rig = Rig(opened_under(policy))
+@pytest.mark.parametrize("policy", [LRU, ODDS])
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_the_machine_gives_up_what_the_definition_says(
+    monkeypatch: pytest.MonkeyPatch, policy: int, snapshots: bool
+) -> None:
+    weakest, chosen = PromptTree.weakest, []
+
+    def watched(tree: PromptTree, may_go: Callable[[StateId, PageId], bool]) -> StateId | None:
+        goes = weakest(tree, may_go)
+        assert tree.order is not None
+        found = least(leaves(tree), tree.order, lambda one: may_go(one, tree._end[one].page))
+        assert goes == found is not None
+        chosen.append(goes)
+        return goes
+
+    monkeypatch.setattr(PromptTree, "weakest", watched)
+    at_random(Rig(opened_under(policy, snapshots=snapshots)), policy)
+    assert len(chosen) > 20
+
+
+def at_random(rig: Rig, seed: int) -> None:
+    """Sixty prompts that go on, repeat and part; every fact is checked."""
+    rng = random.Random(seed)
     talks: list[list[int]] = []
     for at in range(60):
         old = rng.choice(talks[-5:]) if talks and rng.random() < 0.6 else [1, 2, 3, 4, 5, 6, 7, 8]
         talk = old[: rng.choice((len(old), rng.randint(4, len(old))))]
         talk += [rng.randrange(64) for _ in range(rng.randint(1, 14))]
         talks.append(talk[:60])
-        rig.step(arrive(str(at), talk[:60], rng.randint(1, 6)))  # every fact is checked
+        rig.step(arrive(str(at), talk[:60], rng.randint(1, 6)))
         if rng.random() < 0.5:
             rig.settle()
     rig.settle()
     assert len(rig.finished) == 60
+
+
+@pytest.mark.parametrize("policy", [SEEDS, LRU, ODDS])
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_the_machine_at_random_keeps_its_invariants_and_its_followers(
+    policy: int, snapshots: bool
+) -> None:
+    rig = Rig(opened_under(policy, snapshots=snapshots))
+    at_random(rig, policy)
     assert any(isinstance(fact, f.StateDropped) and fact.why == "reclaimed" for fact in rig.facts)
     assert any(isinstance(fact, f.StateResumed) for fact in rig.facts)
 
@@ -124,7 +156,7 @@ def after_a_large_addition(policy: int) -> list[int]:
 
 
 def test_what_was_added_by_the_heap_goes_before_what_came_back_or_may() -> None:
-    assert after_a_large_addition(RETURNS) == [16, 20]
+    assert after_a_large_addition(ODDS) == [16, 20]
 
 
 def test_by_age_alone_the_heap_stays_and_an_older_talk_goes() -> None:

@@ -63,7 +63,7 @@ def test_a_tape_of_a_small_pool_is_sound_and_the_same_twice(
 
 def test_rounds_between_two_page_events_are_one(trace: Path) -> None:
     asked = read_trace(trace)
-    counts = simulate(asked, SimulateOptions(4000, 1, "returns"))
+    counts = simulate(asked, SimulateOptions(4000, 1, "odds"))
     pages = sum(-(-(len(one.prompt) + one.reply) // 8) for one in asked)
     assert counts.steps < pages + 3 * len(asked) < sum(one.reply for one in asked) + pages
 
@@ -101,12 +101,12 @@ def test_a_line_of_another_form_is_refused_by_its_number(
     path.write_text(json.dumps(LINE) + "\n" + json.dumps(LINE | change) + "\n")
     with pytest.raises(TraceError, match="line 2"):
         read_trace(path)
-    assert run_simulate(path, SimulateOptions(100, 2, "returns"), Shown(as_json=True)) == 2
-    assert run_simulate(path, SimulateOptions(100, 2, "returns"), Shown(1, as_json=True)) == 0
+    assert run_simulate(path, SimulateOptions(100, 2, "odds"), Shown(as_json=True)) == 2
+    assert run_simulate(path, SimulateOptions(100, 2, "odds"), Shown(1, as_json=True)) == 0
 
 
 def test_a_request_larger_than_the_pool_is_refused_and_counted(trace: Path) -> None:
-    counts = simulate(read_trace(trace), SimulateOptions(8, 4, "returns"))
+    counts = simulate(read_trace(trace), SimulateOptions(8, 4, "odds"))
     assert 0 < counts.refused < 120
     assert len(counts.waits_us) == 120 - counts.refused
 
@@ -114,7 +114,7 @@ def test_a_request_larger_than_the_pool_is_refused_and_counted(trace: Path) -> N
 def test_the_report_says_where_the_hits_are(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = SimulateOptions(60, 6, "returns", tmp_path / "run.tape", compare=True)
+    options = SimulateOptions(60, 6, "odds", tmp_path / "run.tape", compare=True)
     assert run_simulate(trace, options, Shown(as_json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["audit"]["findings"] == []
@@ -131,7 +131,7 @@ def test_a_fact_that_does_not_fit_is_named_by_the_audit(
     trace: Path, tmp_path: Path, kind: str
 ) -> None:
     path, odd = tmp_path / "run.tape", tmp_path / "odd.tape"
-    simulate(read_trace(trace), SimulateOptions(60, 6, "returns", path))
+    simulate(read_trace(trace), SimulateOptions(60, 6, "odds", path))
     with Tape.open(path) as tape, TapeWriter.create(odd, tape.opened) as writer:
         left = 3
         for step in tape.steps():
