@@ -222,7 +222,7 @@ class CudaDevice(PagedRank):
     def _count(self, running: CudaRunning, heard: Heard, report: Report) -> None:
         """Look at the step's rows, add them to the running sums, and say both, as it was asked."""
         batch, keeps = running.batch, self.settings.keeps_rows
-        sampled, runs = len(batch.selected), len(batch.runs)
+        sampled = len(batch.selected)
         flags: NDArray[Any] = heard.flags[: batch.rows].copy()
         flags[batch.selected] |= heard.picked_flags[:sampled]
         if running.every_row and keeps:
