@@ -76,6 +76,10 @@ def serve(
     prefix_wait: Annotated[
         str, typer.Option(help="on or off: a prompt waits for what an equal one is about to keep")
     ] = "",
+    evict: Annotated[
+        str, typer.Option(help="which kept prompt on pages goes first: odds, lru or seeds")
+    ] = "odds",
+    spill_gib: Annotated[str, typer.Option(help="images on disk: 0, there are none")] = "",
     trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
@@ -99,8 +103,9 @@ def serve(
         one_of("--marks", marks, ("page", "grid"))
         one_of("--device", device, ("cpu", "cuda"))
         asked = KeepingAsked(
-            store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order, prefix_wait
-        )
+            store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order, prefix_wait,
+            evict, spill_gib,
+        )  # fmt: skip
         keeping = keeping_of(asked, os.environ)
         options = ServeOptions(
             model=model,

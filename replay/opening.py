@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .. import __version__
+from ..core.evict import POLICIES
 from ..core.plan_pages import KvPages
 from ..core.plan_wanted import Order
 from ..core.state import FLAT, RADIX
@@ -50,6 +51,7 @@ class RunOptions:
     room: int | None = None
     plan_order: Order = "proposed"
     prefix_wait: bool = True
+    evict: str = "odds"
     device: str = "cpu"
 
 
@@ -109,6 +111,7 @@ def run_opened(
             "keep_unsummed": 1,
             "windows": int(division.windows),
             "prefix_wait": int(options.prefix_wait),
+            "evict": POLICIES[options.evict],
             **NEWER,
         },
         poison=options.poison,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..core.evict import POLICIES
 from ..core.plan_pages import KvPages, SwitchRefused, refuse_share
 from ..core.plan_wanted import Order
 from .opening import BadOption, MalformedOption
@@ -26,6 +27,7 @@ class Keeping(NamedTuple):
 
     cache_bytes: for what prompts keep beside the pages, on the first rank.  room: of a rank, after
     weights and reserve; both None where nobody says.  prefix_wait: equal prompts wait for one.
+    evict: which of the states on pages goes first.
     """
 
     store: str = ""
@@ -35,6 +37,7 @@ class Keeping(NamedTuple):
     room: int | None = None
     plan_order: Order = "proposed"
     prefix_wait: bool = True
+    evict: str = "odds"
 
 
 class KeepingAsked(NamedTuple):
@@ -48,6 +51,8 @@ class KeepingAsked(NamedTuple):
     room: str = ""
     plan_order: str = "proposed"
     prefix_wait: str = ""
+    evict: str = "odds"
+    spill_gib: str = ""
 
 
 def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
@@ -60,6 +65,7 @@ def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
     except SwitchRefused as error:
         raise BadOption(str(error)) from None
     refuse_lending(store, share)
+    refuse_images(asked.spill_gib, share)
     if one_of("--kv-cache", asked.kv_cache, CACHES) == "fp8":
         raise BadOption(
             "--kv-cache fp8: rows are served with 16 bits alone, leave it away;"
@@ -74,6 +80,23 @@ def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
         room=bytes_of("--room", asked.room) if asked.room.strip() else None,
         plan_order=one_of("--plan-order", asked.plan_order, ORDERS),
         prefix_wait=prefix_wait_of(asked.prefix_wait, environment),
+        evict=one_of("--evict", asked.evict, tuple(POLICIES)),
+    )
+
+
+def refuse_images(spill_gib: str, share: int) -> None:
+    """Refuse images of kept states on disk: no build writes them yet, and 0 asks for none."""
+    if not spill_gib.strip() or not gib_of("--spill-gib", spill_gib.strip()):
+        return
+    if share:
+        raise BadOption(
+            f"--spill-gib {spill_gib} with --share {share} (TF_GLM_KV_SHARE): a state kept by"
+            " reference leaves its pages out, and an image of it on disk could not be resumed;"
+            " --spill-gib 0, or --share 0"
+        )
+    raise BadOption(
+        f"--spill-gib {spill_gib}: kept states are not written to disk; leave it away, and"
+        " --prompt-cache-gib says how much memory they get"
     )
 
 

@@ -77,6 +77,7 @@ def no_weights(*arguments: object, **named: object) -> None:
         (KeepingAsked(), {WAIT: "0"}, Keeping(prefix_wait=False)),
         (KeepingAsked(), {WAIT: "000"}, Keeping(prefix_wait=False)),
         (KeepingAsked(), {WAIT: "60000"}, Keeping()),
+        (KeepingAsked(evict="lru", spill_gib="0"), {}, Keeping(evict="lru")),
         (KeepingAsked(), {WAIT: "  "}, Keeping()),
     ],
 )
@@ -107,6 +108,15 @@ def test_a_switch_is_taken_from_flag_or_environment_and_blank_is_unset(
         (("--prefix-wait", "yes"), {}, 2, ("--prefix-wait 'yes'", "on, off")),
         ((), {WAIT: "60s"}, 2, (f"{WAIT} '60s'", "whole number")),
         ((), {WAIT: "-1"}, 2, (f"{WAIT} '-1'",)),
+        (("--evict", "returns"), {}, 2, ("--evict 'returns'", "seeds, lru, odds")),
+        (("--spill-gib", "much"), {}, 2, ("--spill-gib 'much'",)),
+        (("--spill-gib", "8"), {}, 3, ("--spill-gib 8", "not written to disk")),
+        (
+            ("--spill-gib", "8", "--kv-pages", "on"),
+            {"TF_GLM_KV_SHARE": "16"},
+            3,
+            ("--spill-gib 8", "TF_GLM_KV_SHARE", "--share 0"),
+        ),
         (("--plan-order", "best"), {}, 2, ("--plan-order 'best'", "proposed, today")),
     ],
 )
@@ -156,6 +166,12 @@ def test_a_run_records_how_it_keeps_prompts_and_whether_they_wait() -> None:
         flags = loaded("fake", prefix_wait=waits).opened.flags
         assert flags["prefix_wait"] == waits
         assert (flags["marks"], flags["keep_resuming"], flags["keep_at_end"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("evict", "flag"), [("seeds", 0), ("lru", 1), ("odds", 3)])
+def test_a_run_records_who_goes_first(evict: str, flag: int) -> None:
+    assert loaded("fake", evict=evict).opened.flags["evict"] == flag
+    assert loaded("fake").opened.flags["evict"] == 3
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
