@@ -70,8 +70,13 @@ def test_the_weakest_is_the_least_worth_of_the_oldest_of_each_level(policy: int)
             order.forget(state)
             held.pop(state, None)
         barred = {StateId(rng.randrange(40)) for _ in range(5)}
-        found = order.weakest(lambda one, barred=barred: one not in barred)  # type: ignore[misc]
-        assert found == least(held, order, lambda one, barred=barred: one not in barred)  # type: ignore[misc]
+        found = order.weakest(spares(barred))
+        assert found == least(held, order, spares(barred))
+
+
+def spares(barred: set[StateId]) -> Callable[[StateId], bool]:
+    """Whether a state may go, where some may not."""
+    return lambda one: one not in barred
 
 
 def leaves(tree: PromptTree) -> dict[StateId, tuple[int, int]]:
