@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+MOST_PAGES = 2**31 - 1  # an id of a page is an int32
 
 
 def tell_version(asked: bool) -> None:
@@ -62,7 +63,8 @@ def serve(
     context: of_plan.Context = 0,
     room: of_plan.Room = "",
     pages: Annotated[
-        int, typer.Option(min=0, help="of the pool, whatever they take; 0: automatic")
+        int,
+        typer.Option(min=0, max=MOST_PAGES, help="of the pool; 0: as many as there is room for"),
     ] = 0,
     kv_pages: of_plan.KvPages = "",
     kv_cache: of_plan.KvCache = "16",

@@ -79,6 +79,12 @@ def plan_of_pages(wanted: Wanted, pages: int) -> Plan:
             f"--pages {pages} holds no window: {wanted.context} tokens take {wanted.window_pages};"
             f" --pages {wanted.window_pages} would do, or --kv-pages on"
         )
+    most = wanted.lanes * wanted.window_pages
+    if not wanted.paged and pages > most:
+        raise PlanRefused(
+            f"--pages {pages}: in windows {wanted.lanes} streams use {most} at most;"
+            f" --pages {most} would do, or --kv-pages on"
+        )
     held = pages if wanted.paged else windows * wanted.window_pages
     kept = wanted.snapshots_bytes if wanted.share else wanted.cache_bytes
     pages_bytes = held * wanted.sizes.page_bytes

@@ -48,7 +48,10 @@ def _kept(asked: Asked, found: Plan) -> str:
     wanted, each = asked.wanted, asked.wanted.sizes.snapshot_bytes
     if not wanted.lends:
         return f"prompts are kept as copies, in {size(found.cache_bytes)}"
-    most = f"at most {kept_states(wanted, found) or 'no'} prompts are kept on those pages"
+    count = kept_states(wanted, found)
+    if not count:
+        return "no prompts are kept"
+    most = f"at most {count} prompt{' is' if count == 1 else 's are'} kept on those pages"
     return f"{most}, {size(each)} each beside them" if each else most
 
 

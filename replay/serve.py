@@ -76,6 +76,8 @@ def run_serve(options: ServeOptions) -> int:
             live = LiveRun(loaded.opened, loaded.devices, info, tape, fault)
         except (BadOption, BadFault, ModelError, UnsupportedShape, TapeError) as error:
             return told(error)
+        except MemoryError as error:
+            return told(BadOption(f"{error}: fewer --pages, a lower --context or --parallel"))
         except KeyboardInterrupt:
             LOG.info("told to end while loading")
             return 0

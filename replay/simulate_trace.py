@@ -14,6 +14,7 @@ from typing import Any
 
 from ..events.ids import Token
 
+FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 PAGE_TOKENS = 512
 PAGE_ROWS = 8
 LEAST_REPLY = 2  # rows: a prompt is kept in the turn after its first token, while it is there
@@ -55,20 +56,25 @@ def _lines(path: Path, limit: int, page_rows: int) -> Iterator[Asked]:
                 return
             try:
                 yield asked_by(json.loads(line), number, page_rows)
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 raise TraceError(f"{path}, line {number + 1}: {error}") from error
 
 
-def asked_by(line: dict[str, Any], number: int, page_rows: int) -> Asked:
-    """The request of a line, as `page_rows` rows for each page. Raises ValueError, KeyError."""
-    at, length, reply, ids = (
-        line[name] for name in ("timestamp", "input_length", "output_length", "hash_ids")
-    )
+def asked_by(line: Any, number: int, page_rows: int) -> Asked:
+    """The request of a line, as `page_rows` rows for each page. Raises ValueError."""
+    if not isinstance(line, dict):
+        raise ValueError("a request is a JSON object")
+    for name in FIELDS:
+        if name not in line:
+            raise ValueError(f"no {name}")
+    at, length, reply, ids = (line[name] for name in FIELDS)
     for name, value, least in (("timestamp", at, 0), ("input_length", length, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}")
     if type(reply) is not int or reply < 0:
         raise ValueError(f"output_length is {reply!r}")
+    if not isinstance(ids, list):
+        raise ValueError("hash_ids is no list")
     if len(ids) != -(-length // PAGE_TOKENS):
         raise ValueError(f"{len(ids)} hash_ids for {length} tokens")
     if any(type(one) is not int or not 0 <= one < OWN for one in ids):

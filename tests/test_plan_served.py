@@ -177,6 +177,10 @@ def test_a_pool_that_is_given_takes_whatever_room_it_needs(no_weights: None) -> 
     assert (few.pages, few.plan["windows_first"], few.plan["rows"]) == (2 * window, 2, 2048)
     with pytest.raises(BadOption, match=r"--pages 2 holds no window: .*--pages 3 would do"):
         loaded(GLM, context=1024, pages=2)
+    most = rf"8 streams use {8 * window} at most; --pages {8 * window} would do"
+    with pytest.raises(BadOption, match=most):
+        loaded(GLM, context=1024, pages=8 * window + 1)
+    assert loaded(GLM, context=1024, pages=8 * window).opened.pages == 8 * window
     with pytest.raises(BadOption, match="--room and --pages: one of them"):
         loaded(GLM, context=1024, pages=20, room=GIB)
 

@@ -105,6 +105,24 @@ def test_a_line_of_another_form_is_refused_by_its_number(
     assert run_simulate(path, SimulateOptions(100, 2, "odds"), Shown(1, as_json=True)) == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "a request is a JSON object"),
+        ("{}", "no timestamp"),
+        (json.dumps(LINE | {"hash_ids": 7}), "hash_ids is no list"),
+        ("", "Expecting value"),
+    ],
+)
+def test_a_line_that_is_no_request_is_refused_in_words(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text(json.dumps(LINE) + "\n" + line + "\n")
+    with pytest.raises(TraceError, match=f"line 2: {words}"):
+        read_trace(path)
+
+
 def test_a_request_larger_than_the_pool_is_refused_and_counted(trace: Path) -> None:
     counts = simulate(read_trace(trace), SimulateOptions(8, 4, "odds"))
     assert 0 < counts.refused < 120

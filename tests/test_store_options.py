@@ -138,6 +138,19 @@ def test_what_does_not_go_together_is_refused_by_name_before_a_weight_is_read(
         assert word in line, line
 
 
+def test_a_pool_larger_than_memory_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("Unable to allocate 3.64 TiB")
+
+    monkeypatch.setattr("kvtape.replay.serve.load_with_progress", no_memory)
+    named = ["serve", "fake-pages", "--port", "0", "--pages", str(2**31 - 1)]
+    result = CliRunner().invoke(app, named, env={"NO_COLOR": "1"}, catch_exceptions=False)
+    assert result.exit_code == 3
+    assert "3.64 TiB: fewer --pages" in result.stderr
+    named[-1] = str(2**31)
+    assert CliRunner().invoke(app, named, env={"NO_COLOR": "1"}).exit_code == 2
+
+
 @pytest.mark.parametrize("name", ["fake-pages", TINY_LLAMA])
 def test_copies_of_states_that_are_pages_alone_are_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
