@@ -132,7 +132,7 @@ def _check_store(server: Server, now: dict[str, float], model: str) -> None:
 
 
 def _check_log(said: str, replies: list[dict[str, Any]]) -> None:
-    """A line for each prompt and each reply, with the reply's hash (F52)."""
+    """A line for each prompt and each reply, with the reply's hash."""
     prompts = re.findall(
         r"prompt cache: (\d+) tokens of (\S+), resumed at (\d+), kept (\d+); "
         r"(\d+) states and (\d+) pages \(([\d.]+) MiB\) of (\d+) states and (\d+) pages "

@@ -9,8 +9,8 @@ from kvtape.core.link import RankLost
 from kvtape.core.plan_pages import share_warning
 from kvtape.core.state import FLAT, RADIX
 
-from . import test_f_resume as resume
-from . import test_f_wire as wire
+from . import test_on_the_wire as wire
+from . import test_resumed_pages as resume
 from .mutants import MUTANTS, mutant
 
 # How a test fails: an assert of its own or of the machine's, a rank that ended, no refusal.

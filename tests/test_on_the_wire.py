@@ -17,7 +17,7 @@ from kvtape.replay.ranks import Ranks
 
 from .replay_bench import Script, arrive, chats, edited, fakes, opening
 from .rig import flat_plan
-from .test_f_resume import KINDS, makes, opened_as, paged_arrays
+from .test_resumed_pages import KINDS, makes, opened_as, paged_arrays
 from .wire import Wire, copies_of, listened, one_by_one
 
 TEXT = [(5 * at + at // 7) % 31 for at in range(40)]

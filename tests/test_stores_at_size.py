@@ -82,8 +82,8 @@ def sent_again(store: int, world: int) -> tuple[RunOpened, tuple[Step, ...], tup
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
-def test_f51_a_resumed_reply_is_the_fresh_one_drafted_or_not(store: int, world: int) -> None:
-    """F51, at ranks 1, 2, 3: one hash for all of them, over stores and ranks too."""
+def test_a_resumed_reply_is_the_fresh_one_drafted_or_not(store: int, world: int) -> None:
+    """At ranks 1, 2, 3: one hash for all of them, over stores and ranks too."""
     _, steps, _ = sent_again(store, world)
     ends = ends_of(steps)
     assert {name: end.cached_tokens for name, end in ends.items()} == {
@@ -95,8 +95,8 @@ def test_f51_a_resumed_reply_is_the_fresh_one_drafted_or_not(store: int, world: 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
-def test_f50_sent_twice_at_once_both_resume_and_share_pages(store: int, world: int) -> None:
-    """F50: in the radix store two streams hold fewer pages than two; copies are each their own."""
+def test_sent_twice_at_once_both_resume_and_share_pages(store: int, world: int) -> None:
+    """In the radix store two streams hold fewer pages than two; copies are each their own."""
     _, steps, used = sent_again(store, world)
     begun = [fact for fact in facts_of(steps) if isinstance(fact, f.StreamBegun)]
     ends = ends_of(steps)
@@ -114,8 +114,8 @@ def test_f50_sent_twice_at_once_both_resume_and_share_pages(store: int, world: i
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
-def test_f50_equal_cold_prompts_at_once_cost_one_prompt(store: int, world: int) -> None:
-    """F50 with nothing kept before: all but the first wait for its mark."""
+def test_equal_cold_prompts_at_once_cost_one_prompt(store: int, world: int) -> None:
+    """With nothing kept before: all but the first wait for its mark."""
     steps = record(opened_at(store, world), {0: [chat(name) for name in "abc"]}, make=fakes)
     assert [end.cached_tokens for end in ends_of(steps).values()] == [0, MARK, MARK]
     assert len({end.token_sha for end in ends_of(steps).values()}) == 1
@@ -125,10 +125,10 @@ def test_f50_equal_cold_prompts_at_once_cost_one_prompt(store: int, world: int) 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
-def test_f49_ids_sent_twice_gain_the_last_mark_of_the_grid_by_reference_alone(
+def test_ids_sent_twice_gain_the_last_mark_of_the_grid_by_reference_alone(
     store: int, world: int
 ) -> None:
-    """F49: 8,500 ids have their last mark at 8,192; copies are kept of chats alone."""
+    """8,500 ids have their last mark at 8,192; copies are kept of chats alone."""
     wishes = [chat(name, TEXT[:8500], history_tokens=0) for name in ("fresh", "again")]
     steps = record(opened_at(store, world), one_by_one(*wishes), make=fakes)
     ends = ends_of(steps)
@@ -139,10 +139,10 @@ def test_f49_ids_sent_twice_gain_the_last_mark_of_the_grid_by_reference_alone(
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("spare", "cached"), [(-1, 0), (0, MARK)])
-def test_f48_a_copy_over_the_budget_is_not_kept_and_the_next_send_runs_whole(
+def test_a_copy_over_the_budget_is_not_kept_and_the_next_send_runs_whole(
     spare: int, cached: int, world: int
 ) -> None:
-    """F48: a byte too little, and just enough."""
+    """A byte too little, and just enough."""
     room = state_bytes(opened_at(FLAT, world), MARK) + spare
     opened = opened_at(FLAT, world, plan=flat_plan(room))
     steps = record(opened, one_by_one(chat("fresh"), chat("again")), make=fakes)
@@ -155,10 +155,10 @@ def test_f48_a_copy_over_the_budget_is_not_kept_and_the_next_send_runs_whole(
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize(("differs", "cached"), [(8191, 0), (8192, 0), (8193, 8192)])
-def test_f33_the_token_at_a_mark_belongs_to_its_state(
+def test_the_token_at_a_mark_belongs_to_its_state(
     store: int, world: int, differs: int, cached: int
 ) -> None:
-    """F33: equal up to the mark but another token at it is no hit; one later it is."""
+    """Equal up to the mark but another token at it is no hit; one later it is."""
     other = [*TEXT[:differs], TEXT[differs] ^ 1, *TEXT[differs + 1 :]]
     wishes = [chat("first"), chat("other", other)]
     ends = ends_of(record(opened_at(store, world), one_by_one(*wishes), make=fakes))
@@ -183,7 +183,7 @@ def checked(opened: RunOpened, script: Script, meddle: Meddle = nothing) -> list
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_f32_a_prompt_resumes_the_deepest_state_that_it_repeats(world: int) -> None:
+def test_a_prompt_resumes_the_deepest_state_that_it_repeats(world: int) -> None:
     """F32, 1 of 6: three turns of a chat, then a branch of it that has the second in common."""
     turns = [chat(str(length), TEXT[:length]) for length in (4500, 6500, 9000)]
     branch = chat("branch", TEXT[:7000] + TEXT[::-1][:1500])
@@ -193,7 +193,7 @@ def test_f32_a_prompt_resumes_the_deepest_state_that_it_repeats(world: int) -> N
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_f32_prompts_that_part_share_the_pages_before_they_part(world: int) -> None:
+def test_prompts_that_part_share_the_pages_before_they_part(world: int) -> None:
     """F32, 2 of 6: 8,192 rows of each, 6,000 in common: 11 pages once, 5 twice."""
     other = TEXT[:6000] + TEXT[::-1][:3000]
     steps = checked(opened_at(RADIX, world), one_by_one(chat("one"), chat("other", other)))
@@ -203,7 +203,7 @@ def test_f32_prompts_that_part_share_the_pages_before_they_part(world: int) -> N
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_f32_a_stream_uses_the_trees_pages_in_place_of_its_equal_ones(world: int) -> None:
+def test_a_stream_uses_the_trees_pages_in_place_of_its_equal_ones(world: int) -> None:
     """F32, 3 of 6: two that start cold at once, for once without waiting."""
     flags = FLAGS | {"store": RADIX, "prefix_wait": 0}
     steps = checked(opened_at(RADIX, world, flags=flags), {0: [chat("one"), chat("two")]})
@@ -214,7 +214,7 @@ def test_f32_a_stream_uses_the_trees_pages_in_place_of_its_equal_ones(world: int
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_f32_of_two_states_the_one_that_never_came_back_goes(world: int) -> None:
+def test_of_two_states_the_one_that_never_came_back_goes(world: int) -> None:
     """F32, 4 of 6: states are bounded by their count, whatever pages are free."""
     texts = {name: [at, *TEXT[at:5000]] for at, name in enumerate(("hit", "unhit", "new"), 1)}
     order = ("hit", "unhit", "hit", "new", "hit", "unhit")
@@ -225,7 +225,7 @@ def test_f32_of_two_states_the_one_that_never_came_back_goes(world: int) -> None
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_f32_kept_pages_are_reclaimed_for_a_stream_that_needs_them(world: int) -> None:
+def test_kept_pages_are_reclaimed_for_a_stream_that_needs_them(world: int) -> None:
     """F32, 5 of 6: three states hold 48 of 60 pages; a fourth chat starts at once."""
     wishes = [chat(str(at), [at, *TEXT[1:]]) for at in range(4)]
     again = chat("0 again", [0, *TEXT[1:]])
@@ -240,7 +240,7 @@ def test_f32_kept_pages_are_reclaimed_for_a_stream_that_needs_them(world: int) -
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("store", STORES)
-def test_f32_a_state_that_a_rank_can_not_read_back_is_forgotten(store: int, world: int) -> None:
+def test_a_state_that_a_rank_can_not_read_back_is_forgotten(store: int, world: int) -> None:
     """F32, 6 of 6: the prompt runs from row 0 with an equal reply, and is kept anew."""
 
     def refuse(turn: int, state: State, devices: Sequence[Device]) -> None:
@@ -258,8 +258,8 @@ def test_f32_a_state_that_a_rank_can_not_read_back_is_forgotten(store: int, worl
     assert [(fact.state, fact.why) for fact in dropped] == [(0, "damaged")]
 
 
-def test_f35_a_snapshot_by_reference_has_the_same_bytes_at_any_mark() -> None:
-    """F35: what lies past the pages; a copy has its rows beside it."""
+def test_a_snapshot_by_reference_has_the_same_bytes_at_any_mark() -> None:
+    """What lies past the pages; a copy has its rows beside it."""
     sizes: dict[int, set[int]] = {RADIX: set(), FLAT: set()}
     for store in STORES:
         for tokens in (40, 170):

@@ -29,9 +29,9 @@ from .dirt import soil_pages, soil_scratch
 from .replay_bench import Script, arrive, chats, edited, opening
 from .rig import Rig, flat_plan, opened_with
 from .rig import arrive as asks
-from .test_f_resume import KINDS, makes, opened_as
 from .test_machine import check_reply
 from .test_play import of
+from .test_resumed_pages import KINDS, makes, opened_as
 from .wire import Wire, listened, replies
 
 TEXT = [(7 * at + at // 5) % 31 for at in range(60)]
