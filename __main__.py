@@ -64,7 +64,7 @@ def serve(
     room: of_plan.Room = "",
     pages: Annotated[
         int,
-        typer.Option(min=0, max=MOST_PAGES, help="of the pool; 0: as many as there is room for"),
+        typer.Option(min=0, max=MOST_PAGES, help="of the pool, whatever they take; 0: automatic"),
     ] = 0,
     kv_pages: of_plan.KvPages = "",
     kv_cache: of_plan.KvCache = "16",
