@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvtape.core.evict import ODDS
 from kvtape.core.families.fake import fake_rules, paged_rules
 from kvtape.core.state import FLAT
 from kvtape.events.commands import Cancel, Close, Flush, StopMatched
@@ -161,13 +162,30 @@ def equal_prompts_wait() -> Rig:
     return rig
 
 
+def what_will_hardly_come_back_goes() -> Rig:
+    """By their odds a heap goes before an older talk that came back; then the talk comes again."""
+    flags = {"evict": ODDS, "marks": 1, "keep_resuming": 1, "keep_at_end": 1}
+    rig = Rig(opened_with(paged_rules(), flags=flags, lanes=1, pages=16, prompt_rows=64))
+    talk, heap = SHARED[:17], [at % 61 for at in range(66)]
+    for name, prompt in (
+        ("talk", talk),
+        ("on", [*talk, *SHARED[17:26]]),
+        ("heap", heap),
+        ("new", [*SHARED[::-1], 1, 2, 3]),
+        ("again", [*talk, *SHARED[17:33]]),
+    ):
+        rig.step(arrive(name, prompt, 4, ignore_eos=True))
+        rig.settle()
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
         a_glm_resumes_and_drafts, copies_beside_the_pages, each_stream_its_window,
-        equal_prompts_wait,
+        equal_prompts_wait, what_will_hardly_come_back_goes,
     )
 }  # fmt: skip
 

@@ -30,3 +30,24 @@ def small_trace(path: Path, seed: int = 1, requests: int = 120) -> Path:
         )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def talks_and_heaps(path: Path, rounds: int = 40, talks: int = 8, heap: int = 20) -> Path:
+    """Talks that go on by a page each, in turns; before each turn a heap that nobody asks again."""
+    names = iter(range(10**6))
+    said = [[next(names) for _ in range(3)] for _ in range(talks)]
+    lines = []
+    for turn in range(rounds * talks):
+        talk = said[turn % talks]
+        talk.append(next(names))
+        for prompt in ([next(names) for _ in range(heap)], talk):
+            lines.append(
+                {
+                    "timestamp": len(lines) * 60_000,
+                    "input_length": len(prompt) * PAGE + 1,
+                    "output_length": 100,
+                    "hash_ids": [*prompt, next(names)],
+                }
+            )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path

@@ -15,7 +15,7 @@ from kvtape.replay.simulate_command import Shown, run_simulate
 from kvtape.replay.simulate_pool import LruPool
 from kvtape.replay.simulate_trace import TraceError, read_trace
 
-from .small_trace import small_trace
+from .small_trace import small_trace, talks_and_heaps
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,17 @@ def test_a_tape_of_a_small_pool_is_sound_and_the_same_twice(
             assert tape.opened.flags["rounds_as_one"] == 1
             texts.append("\n".join(export(tape)))
     assert texts[0] == texts[1]
+
+
+def test_odds_find_talks_between_heaps_that_age_alone_pushes_out(tmp_path: Path) -> None:
+    """A talk comes back after 160 pages of heaps, in a pool of 120: by odds it is there."""
+    asked = read_trace(talks_and_heaps(tmp_path / "talks.jsonl", rounds=10, talks=8, heap=20))
+    hits = {
+        policy: simulate(asked, SimulateOptions(120, 4, policy)).hits
+        for policy in ("seeds", "lru", "odds")
+    }
+    assert hits == {"seeds": 0, "lru": 0, "odds": 572}
+    assert simulate(asked, SimulateOptions(4000, 4, "lru")).hits == 576
 
 
 def test_rounds_between_two_page_events_are_one(trace: Path) -> None:
