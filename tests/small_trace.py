@@ -36,7 +36,7 @@ def talks_and_heaps(path: Path, rounds: int = 40, talks: int = 8, heap: int = 20
     """Talks that go on by a page each, in turns; before each turn a heap that nobody asks again."""
     names = iter(range(10**6))
     said = [[next(names) for _ in range(3)] for _ in range(talks)]
-    lines = []
+    lines: list[dict[str, object]] = []
     for turn in range(rounds * talks):
         talk = said[turn % talks]
         talk.append(next(names))
