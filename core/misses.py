@@ -4,6 +4,7 @@ It knows prefixes by name (prefix_names), those of kept states and a bounded num
 went, and compares tokens with the kept states' own. So a live run and its tape say the same.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,10 +51,11 @@ class Misses:
         self.not_kept = 0
         self._left: dict[StateId, Left] = {}  # in the order of their use
         self._held: dict[bytes, int] = {}  # by name: kept states that can be resumed there
-        self._gone: dict[bytes, Gone] = {}
+        # An ordered map has its first at once; a plain one passes by all that went before it.
+        self._gone: OrderedDict[bytes, Gone] = OrderedDict()
         self._asked: dict[StreamId, _Asked] = {}
         self._refused: dict[StreamId, Gone] = {}
-        self._answered: dict[bytes, None] = {}
+        self._answered: OrderedDict[bytes, None] = OrderedDict()
 
     def see(self, seq: int, fact: AnyFact, state: State) -> Lookup | None:
         """Look at a fact; `state` has all the facts before it applied, and not this one."""
@@ -193,7 +195,7 @@ class Misses:
         self._gone.pop(name, None)
         self._gone[name] = gone
         if len(self._gone) > self._most:
-            del self._gone[next(iter(self._gone))]
+            self._gone.popitem(last=False)
 
     # --- what was not taken, and what was not kept -----------------------------------------------
 
@@ -217,7 +219,7 @@ class Misses:
         if asked.names:
             self._answered[asked.names[-1]] = None
             if len(self._answered) > ANSWERED:
-                del self._answered[next(iter(self._answered))]
+                self._answered.popitem(last=False)
 
     def _known_since(self, seq: int, name: bytes) -> bool:
         """Whether a state is kept that can be resumed there, or was since."""

@@ -23,11 +23,21 @@ def prefix_names(
     """
     names = list(known[:count])
     above = names[-1] if names else salt.encode()
-    for page in range(count - len(names)):
-        key = told[page * rows * TOKEN : ((page + 1) * rows + ahead) * TOKEN]
-        above = blake2b(above + key, digest_size=SIZE).digest()
+    for key in page_keys(told, rows, ahead, count - len(names)):
+        above = name_of(above, key)
         names.append(above)
     return names
+
+
+def page_keys(told: bytes, rows: int, ahead: int, pages: int) -> list[bytes]:
+    """Each page's packed tokens, with the `ahead` tokens after it, on which its rows depend too."""
+    width, whole = rows * TOKEN, (rows + ahead) * TOKEN
+    return [told[first : first + whole] for first in range(0, pages * width, width)]
+
+
+def name_of(above: bytes, key: bytes) -> bytes:
+    """The name of a prefix: of the one that it extends (at first the salt), and its page's key."""
+    return blake2b(above + key, digest_size=SIZE).digest()
 
 
 def agree(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:

@@ -4,14 +4,13 @@ A node is one page. Its key is the page's tokens and the `lookahead` tokens afte
 page holds depends on them too, so two prompts share a page only if they agree that far.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 from ..events.ids import PageId, StateId, StreamId
 from .evict import Order
 from .odds import KNOWN_PAGES, MANY, Memory, Odds, Part
+from .prefix_names import name_of, packed, page_keys
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +68,8 @@ class PromptTree:
             return pages
         path = self.walk(tokens, salt, pages)
         name, known = path[-1].name if path else salt.encode(), len(path)
-        for key in list(self._keys(tokens, pages))[known:]:
-            name = _name(name, key)
+        for key in self._keys(tokens, pages)[known:]:
+            name = name_of(name, key)
             if not odds.remembers(name):
                 break
             known += 1
@@ -187,7 +186,7 @@ class PromptTree:
         for node in new:
             assert node.parent is not None
             node.used = self._now()
-            node.name = _name(node.parent.name, node.key)
+            node.name = name_of(node.parent.name, node.key)
             memory = odds.recall(node.name)
             if memory is not None and len(back) == node.depth - new[0].depth:
                 node.uses, node.turn, node.part = memory
@@ -247,12 +246,4 @@ class PromptTree:
 
     def _keys(self, tokens: Sequence[int], pages: int) -> list[bytes]:
         rows, ahead = self.page_rows, self.lookahead
-        packed = array("i", tokens[: pages * rows + ahead])
-        raw, word = packed.tobytes(), packed.itemsize
-        width, whole = rows * word, (rows + ahead) * word
-        return [raw[first : first + whole] for first in range(0, pages * width, width)]
-
-
-def _name(above: bytes, key: bytes) -> bytes:
-    """The name of a prefix: of the one that it extends, and its last page's key."""
-    return blake2b(above + key, digest_size=16).digest()
+        return page_keys(packed(tokens[: pages * rows + ahead]), rows, ahead, pages)
