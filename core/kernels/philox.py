@@ -23,8 +23,8 @@ def philox_meaning(seed, position, choice):
     return a | (b << 32)
 
 
-@cpu
-def philox(seed, position, choice):
+@register_jitable
+def random_bits(seed, position, choice):
     """64 random bits. seed int64 (its pattern is the key); position and choice below 2^32."""
     key_0, key_1 = u64(seed) & M32, u64(seed) >> S32
     a, b, c, d = u64(position) & M32, u64(choice) & M32, u64(0), u64(0)
@@ -33,6 +33,12 @@ def philox(seed, position, choice):
         a, b, c, d = (q >> S32) ^ b ^ key_0, q & M32, (p >> S32) ^ d ^ key_1, p & M32
         key_0, key_1 = (key_0 + WEYL_0) & M32, (key_1 + WEYL_1) & M32
     return a | (b << S32)
+
+
+@cpu
+def philox(seed, position, choice):
+    """The same, as a kernel."""
+    return random_bits(seed, position, choice)
 
 
 @register_jitable

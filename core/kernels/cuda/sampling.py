@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from ..philox import high_product
+from ..philox import high_product, random_bits
 from ..scalars import (
     INF,
     INF_BITS,
@@ -26,7 +26,6 @@ from ..scalars import (
 from ..threshold import BINS
 from ..weigh import FULL_WEIGHT, LOWEST
 from .attend import in_order
-from .philox import philox
 from .placed import on_device
 from .target import block_max, block_sum, device, kernel, threads
 from .threshold import block_before, keep
@@ -135,7 +134,7 @@ def draw_hot(
     keep(weights, row, everything, whole[0, row], top_p, counts, bins, sums, found)
     least, ties, total = found[0], found[1], found[2]
     cuda.syncthreads()
-    random = philox(whole[1, row], position, whole[2, row])
+    random = random_bits(whole[1, row], position, whole[2, row])
     target = i64(high_product(random, u64(total)))
     return i64(pick(weights, row, least, ties, target, sums, found))
 
