@@ -96,6 +96,33 @@ def test_the_simulated_device_says_what_the_cpu_says() -> None:
     assert simulated == cpu
 
 
+PLANNED = """
+from kvtape.devices.cuda.memory import planned
+from kvtape.devices.cuda.tables import StepRoom
+from kvtape.devices.group import family_of
+from kvtape.devices.program import Recorder
+from kvtape.devices.settings import DeviceSettings
+from kvtape.tests.random_llama import SMALLEST, RandomLlama
+
+family = family_of(RandomLlama(SMALLEST))
+settings = DeviceSettings(lanes=2, context=64, pages=8, prompt_rows=4)
+program = Recorder(family, 1, 0, settings.rows, 1, checks=False).program()
+step = StepRoom(settings.rows, settings.lanes, 3)
+room = planned(family, program, settings, 1, step)
+print(*room["bias_ids"][0], *room["biases"][0], settings.rows * family.vocab)
+"""
+
+
+def test_there_is_room_for_every_bias_that_clients_can_ask_for() -> None:
+    """Each row may bias each id once; what does not fit would end the run of all of them."""
+    environment = dict(os.environ, NUMBA_ENABLE_CUDASIM="1")
+    command = [sys.executable, "-c", PLANNED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ids, biases, most = map(int, done.stdout.split())
+    assert ids == biases == most
+
+
 # --- anywhere ------------------------------------------------------------------------------------
 
 

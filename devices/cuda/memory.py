@@ -21,7 +21,6 @@ from .tables import StepRoom
 PAGES = ("keys", "key_exponents", "values", "value_exponents")
 SCRATCH = ("floats", "codes", "code_exponents", "queries", "query_exponents", "scores", "z")
 PAGE_IDS = 4096  # pages of all layers that one launch poisons
-BIASES = 1024  # biased ids that a step's sampled rows have together, each row at least one
 
 i8, i16, i32, f32 = np.int8, np.int16, np.int32, np.float32
 
@@ -69,7 +68,7 @@ def planned(
     exponents = (a.layers, pages, own, page_rows)
     planes = sum(planes_size(one.columns, one.inputs) for one in program.matrices)
     widest = -(-max(one.columns for one in program.matrices) // 16) * 16
-    biases = max(BIASES, rows)
+    biases = rows * family.vocab  # each id once a row: no step has more
     seen = -(-settings.context // page_rows) * page_rows
     scores = (rows, heads, seen) if settings.context > NEAR else (1, 1, 1)
     return {
