@@ -1,7 +1,6 @@
 """The CPU device: one rank's memory and the threads that run its program, step by step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from ..core.families.llama import Llama
 from ..core.kernels.attend import cut_tiles, tile_rows
 from ..core.kernels.counting import CLEAN
 from ..core.kernels.interpreter import begin_program, run_program
-from ..core.kernels.program_memory import Draws, Party, RankMemory, StepTables
+from ..core.kernels.program_memory import Party, RankMemory, StepTables
 from ..core.kernels.step_words import STEP_WORDS
 from ..core.kernels.team import new_team, wake_up
 from ..core.link import RankLost
@@ -25,30 +24,14 @@ from .exchange import Exchange
 from .inspect import Inspector
 from .last_step import logits_of
 from .ledger import Ledger, Left, Sums
-from .paged import PagedRank
+from .paged import PagedRank, PagedRunning
 from .program import Program
 from .settings import DeviceSettings
 from .tally import note_all_sums, note_flags, note_tokens
 from .team import Team
 from .weights.checkpoint import Checkpoint
 
-
-@dataclass(slots=True)
-class CpuRunning:
-    """A step under way: the other threads are awake, `report` runs the caller's share."""
-
-    device: "CpuDevice"
-    state: State
-    batch: Batch
-    tables: StepTables
-    draws: Draws
-    acks: list[Ack]
-    breaks: list[Break]
-    every_row: bool
-
-    def report(self) -> Report:
-        """Wait for the step and say what it did. Raises RankLost if it was aborted."""
-        return self.device.finish(self)
+CpuRunning = PagedRunning[StepTables]
 
 
 class CpuDevice(PagedRank):
@@ -102,9 +85,8 @@ class CpuDevice(PagedRank):
             self.do(state, fact, acks, breaks)
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)
-        running = CpuRunning(
-            self, state, batch, self._tables(state.tables, batch), draws, acks, breaks, every_row
-        )
+        tables = self._tables(state.tables, batch)
+        running = CpuRunning(self.finish, state, batch, tables, draws, acks, breaks, every_row)
         if batch.rows:
             self._prepare(batch)
             self.exchange.begin(self.rank, state.step)

@@ -1,21 +1,45 @@
 """A rank whose rows stand on pages: what facts do to its memory, and what it answers of it."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.device import Ack, Break, HeldRows, Pair
+from ..core.device import Ack, Break, HeldRows, Pair, Report
 from ..core.digests import add_pairs
+from ..core.kernels.program_memory import Draws
 from ..core.state import State
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, Rank, StreamId
 from ..events.records import FamilyRules
+from .batch import Batch
 from .inspect import Looks
 from .last_step import sum_logits, sum_tokens
 from .ledger import Ledger
 from .settings import DeviceSettings
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PagedRunning(Generic[T]):
+    """A step under way. finish: its device's; tables: the step's, as that device has them."""
+
+    finish: "Callable[[PagedRunning[T]], Report]"
+    state: State
+    batch: Batch
+    tables: T
+    draws: Draws
+    acks: list[Ack]
+    breaks: list[Break]
+    every_row: bool
+
+    def report(self) -> Report:
+        """Wait for the step and say what it did. Raises RankLost if it was aborted, or failed."""
+        return self.finish(self)
 
 
 class PagedRank:

@@ -5,7 +5,6 @@ between them are the graph of all layers and that of the rows that get logits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from ..batch import Batch, batch_of
 from ..draws import DrawTables
 from ..last_step import row_of
 from ..ledger import Ledger, Left
-from ..paged import PagedRank
+from ..paged import PagedRank, PagedRunning
 from ..program import Program
 from ..settings import DeviceSettings
 from ..tally import note_all_sums, note_flags, note_tokens
@@ -37,23 +36,7 @@ from .lower import Gather, Lowering, alone
 from .memory import CudaMemory
 from .tables import Heard, StepTables
 
-
-@dataclass(slots=True)
-class CudaRunning:
-    """A step in the card's stream."""
-
-    device: "CudaDevice"
-    state: State
-    batch: Batch
-    tables: NDArray[np.int32]
-    draws: Draws
-    acks: list[Ack]
-    breaks: list[Break]
-    every_row: bool
-
-    def report(self) -> Report:
-        """Wait for the step and say what it did. Raises RankLost if the card failed."""
-        return self.device.finish(self)
+CudaRunning = PagedRunning[NDArray[np.int32]]
 
 
 class CudaDevice(PagedRank):
@@ -136,7 +119,7 @@ class CudaDevice(PagedRank):
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)
         running = CudaRunning(
-            self, state, batch, state.tables.copy(), draws, acks, breaks, every_row
+            self.finish, state, batch, state.tables.copy(), draws, acks, breaks, every_row
         )
         if batch.rows:
             self._last = running
@@ -210,9 +193,6 @@ class CudaDevice(PagedRank):
         """Biases and counts, where rows have some; the first counts are zeros for all others."""
         m, biased, counted = self.memory, len(draws.bias_ids), len(draws.counts)
         if biased:
-            most = m.bias_ids.shape[0]
-            if biased > most:
-                raise ValueError(f"{biased} biased ids in one step, the device has room for {most}")
             self.card.upload(draws.bias_ids, m.bias_ids[:biased])
             self.card.upload(draws.biases, m.biases[:biased])
         if counted > 1:
