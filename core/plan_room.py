@@ -18,12 +18,6 @@ def reserve_bytes(total: int, *, unified: bool, asked: int | None = None) -> int
     return max(GIB, total // 32)
 
 
-def room_bytes(free: int, reserve: int, *, limit: int | None = None, held: int = 0) -> int:
-    """What a run may still take of a memory; limit: of all that it holds, `held` of it already."""
-    left = free - reserve
-    return left if limit is None else min(left, limit - held)
-
-
 def ample_bytes(wanted: Wanted, pages_bytes: int) -> int:
     """A room for all that is wanted; pages beyond the least take `pages_bytes` at most."""
     kept = max(wanted.cache_bytes, wanted.snapshots_bytes)

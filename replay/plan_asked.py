@@ -9,8 +9,8 @@ from .plan_options import (
     ORDERS,
     SPARE_TO,
     STORES_ASKED,
-    bytes_of,
-    gib_of,
+    bytes_asked,
+    gib_asked,
     kv_pages_of,
     kv_share_of,
     one_of,
@@ -48,7 +48,6 @@ def read_asked(
     here: Callable[[], Here] = this_machine,
 ) -> Asked:
     """From options and environment to what a plan is told from."""
-    given = options.prompt_cache_gib.strip()
     start = Start(
         model=options.model,
         world=options.world,
@@ -59,16 +58,12 @@ def read_asked(
         fp8=one_of("--kv-cache", options.kv_cache, CACHES) == "fp8",
         store=one_of("--store", options.store, STORES_ASKED),
         share=kv_share_of(options.share, environment),
-        cache_bytes=gib_of("--prompt-cache-gib", given) if given else None,
-        room=_bytes_of("--room", options.room),
-        memory=_bytes_of("--memory", options.memory),
-        reserve=_bytes_of("--reserve", options.reserve),
-        fixed=_bytes_of("--fixed", options.fixed),
+        cache_bytes=gib_asked("--prompt-cache-gib", options.prompt_cache_gib),
+        room=bytes_asked("--room", options.room),
+        memory=bytes_asked("--memory", options.memory),
+        reserve=bytes_asked("--reserve", options.reserve),
+        fixed=bytes_asked("--fixed", options.fixed),
         order=one_of("--order", options.order, ORDERS),
         spare_to=one_of("--spare-to", options.spare_to, SPARE_TO),
     )
     return ask(start, here)
-
-
-def _bytes_of(option: str, text: str) -> int | None:
-    return bytes_of(option, text) if text else None

@@ -38,6 +38,16 @@ def bytes_of(option: str, text: str) -> int:
     return int(Fraction(found[1]) * unit)
 
 
+def bytes_asked(option: str, text: str) -> int | None:
+    """The same; None where nothing is said. Raises MalformedOption."""
+    return bytes_of(option, text) if text.strip() else None
+
+
+def gib_asked(option: str, text: str) -> int | None:
+    """Bytes from a number of GiB; None where nothing is said. Raises MalformedOption."""
+    return gib_of(option, text) if text.strip() else None
+
+
 def gib_of(option: str, text: str) -> int:
     """Bytes from a number of GiB, rounded down. Raises MalformedOption."""
     if not _NUMBER.fullmatch(text.strip()):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ..core.plan import Plan, plan, plan_of_pages
 from ..core.plan_fits import largest
 from ..core.plan_pages import KvPages, SwitchRefused, on_pages, refuse_share, share_warning
-from ..core.plan_room import ample_bytes, reserve_bytes, room_bytes
+from ..core.plan_room import ample_bytes, reserve_bytes
 from ..core.plan_wanted import CACHE_BYTES, STATES, Order, Sizes, SpareTo, Wanted
 from ..core.plan_words import size
 from ..devices.memory_here import Here, this_machine
@@ -216,7 +216,7 @@ def _room(
         reserve = reserve_bytes(found.total, unified=found.shared) // ranks
         told = f"this machine holds {size(free)} a rank"
     memory = Memory(free, shape.weights(start.world), reserve, start.memory is None)
-    room = room_bytes(free - memory.weights, reserve)
+    room = free - memory.weights - reserve
     if room < 0:
         raise BadOption(
             f"{told}, and weights of {size(memory.weights)} a rank with a reserve of"

@@ -11,8 +11,8 @@ from .plan_options import (
     CACHES,
     ORDERS,
     STORES_ASKED,
-    bytes_of,
-    gib_of,
+    bytes_asked,
+    gib_asked,
     kv_pages_of,
     kv_share_of,
     one_of,
@@ -71,13 +71,12 @@ def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
             "--kv-cache fp8: rows are served with 16 bits alone, leave it away;"
             " kvtape plan --kv-cache fp8 shows what such rows would take, in windows"
         )
-    given = asked.prompt_cache_gib.strip()
     return Keeping(
         store=store,
         share=share,
-        cache_bytes=gib_of("--prompt-cache-gib", given) if given else None,
+        cache_bytes=gib_asked("--prompt-cache-gib", asked.prompt_cache_gib),
         kv_pages=pages,
-        room=bytes_of("--room", asked.room) if asked.room.strip() else None,
+        room=bytes_asked("--room", asked.room),
         plan_order=one_of("--plan-order", asked.plan_order, ORDERS),
         prefix_wait=prefix_wait_of(asked.prefix_wait, environment),
         evict=one_of("--evict", asked.evict, tuple(POLICIES)),
@@ -86,7 +85,7 @@ def keeping_of(asked: KeepingAsked, environment: Mapping[str, str]) -> Keeping:
 
 def refuse_images(spill_gib: str, share: int) -> None:
     """Refuse images of kept states on disk: no build writes them yet, and 0 asks for none."""
-    if not spill_gib.strip() or not gib_of("--spill-gib", spill_gib.strip()):
+    if not gib_asked("--spill-gib", spill_gib):
         return
     if share:
         raise BadOption(

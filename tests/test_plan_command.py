@@ -13,7 +13,14 @@ from kvtape.core.plan_pages import KvPages, SwitchRefused, on_pages, refuse_shar
 from kvtape.core.plan_room import reserve_bytes
 from kvtape.core.plan_wanted import Order
 from kvtape.replay.opening import MalformedOption
-from kvtape.replay.plan_options import bytes_of, gib_of, kv_pages_of, kv_share_of
+from kvtape.replay.plan_options import (
+    bytes_asked,
+    bytes_of,
+    gib_asked,
+    gib_of,
+    kv_pages_of,
+    kv_share_of,
+)
 
 GIB, MIB = 1 << 30, 1 << 20
 FLASH = ("plan", "glm-5.3-flash", "--fixed", "180MiB", "--tp", "2")
@@ -64,6 +71,14 @@ def test_on_and_off_are_obeyed_and_fp8_rows_stay_in_windows() -> None:
         assert not on_pages("off", world, fp8=True)
         with pytest.raises(SwitchRefused, match=r"--kv-pages on \(TF_KV_PAGES\) with --kv-cache"):
             on_pages("on", world, fp8=True)
+
+
+def test_blank_sizes_are_unset_as_serve_has_them() -> None:
+    for blank in ("", "  "):
+        assert bytes_asked("--room", blank) is None is gib_asked("--prompt-cache-gib", blank)
+    assert bytes_asked("--room", " 1GiB ") == 2**30 == gib_asked("--prompt-cache-gib", "1")
+    with pytest.raises(MalformedOption, match="--room 'lots'"):
+        bytes_asked("--room", "lots")
 
 
 def test_a_blank_switch_is_unset_and_another_word_is_refused_by_name() -> None:

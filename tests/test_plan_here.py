@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvtape.core.plan_room import ample_bytes, reserve_bytes, room_bytes
+from kvtape.core.plan_room import ample_bytes, reserve_bytes
 from kvtape.core.plan_wanted import GIB
 from kvtape.devices import memory_here
 from kvtape.devices.memory_here import Here
@@ -32,13 +32,6 @@ def test_a_machine_leaves_a_tenth_alone_and_a_card_a_thirty_second() -> None:
     for asked, unified, card in ((GIB // 4, 2 * GIB, GIB // 2), (3 * GIB, 3 * GIB, 3 * GIB)):
         assert reserve_bytes(64 * GIB, unified=True, asked=asked) == unified
         assert reserve_bytes(64 * GIB, unified=False, asked=asked) == card
-
-
-def test_a_room_is_what_is_free_beyond_the_reserve_within_a_limit() -> None:
-    assert room_bytes(10 * GIB, 4 * GIB) == 6 * GIB
-    assert room_bytes(10 * GIB, 4 * GIB, limit=8 * GIB, held=3 * GIB) == 5 * GIB
-    assert room_bytes(10 * GIB, 4 * GIB, limit=80 * GIB, held=3 * GIB) == 6 * GIB
-    assert room_bytes(GIB, 4 * GIB) == -3 * GIB
 
 
 @pytest.mark.parametrize(("model", "pages"), [(LLAMA, "auto"), (GLM, "on"), (GLM, "off")])
