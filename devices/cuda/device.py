@@ -30,9 +30,10 @@ from ..settings import DeviceSettings
 from ..tally import note_all_sums, note_flags, note_tokens
 from ..weights.checkpoint import Checkpoint
 from .card import Launch
+from .gathering import Gather, alone
 from .graph import Graphs
 from .inspect import CudaInspector
-from .lower import Gather, Lowering, alone
+from .lower import Lowering
 from .memory import CudaMemory
 from .tables import Heard, StepTables
 

@@ -26,15 +26,11 @@ from ...core.kernels.cuda.sampling import draw_rows
 from ...core.kernels.digest import PARTS
 from ..program import Op, Program
 from .card import Array, Launch
+from .gathering import Gather, alone, gathering
 from .memory import CudaMemory
 
 BLOCK = 16  # output columns of a packed block
 Words = Sequence[int]  # an op's arguments
-Gather = Callable[[Array, int, int], None]  # a float buffer [rows, width], own columns
-
-
-def alone(x: Array, first: int, last: int) -> None:
-    """A rank without others has every column already."""
 
 
 @dataclass(slots=True)
@@ -203,9 +199,7 @@ class Lowering:
     def gathered(self, words: Words, rows: int) -> list[Launch]:
         """GATHER: x, width, own first column, own last column."""
         at, width, first, last = words[:4]
-        if self.gather is alone:
-            return []
-        return [partial(self.gather, self._floats(at, width, rows), first, last)]
+        return gathering(self.gather, self._floats(at, width, rows), first, last)
 
     def sum_logits(self, words: Words, rows: int) -> list[Launch]:
         """SUM_LOGITS: logits, width. Every rank has them all."""
