@@ -27,6 +27,7 @@ from ..ledger import Ledger, Left
 from ..paged import PagedRank, PagedRunning
 from ..program import Program
 from ..settings import DeviceSettings
+from ..step_header import header_of
 from ..tally import note_all_sums, note_flags, note_tokens
 from ..weights.checkpoint import Checkpoint
 from .card import Launch
@@ -61,6 +62,7 @@ class CudaDevice(PagedRank):
         self.rank, self.world = rank, world
         self.settings, self.checkpoint, self.family = settings, checkpoint, family
         self.program, self.memory, self.card = program, memory, memory.card
+        self.gather = gather
         self.model_digest = model_digest
         self.rules = family.rules()
         first, last = family.heads(world, rank)
@@ -124,6 +126,8 @@ class CudaDevice(PagedRank):
         )
         if batch.rows:
             self._last = running
+            if self.world > 1:
+                self.gather.begin(state.step, header_of(state.step, facts, batch))
             self._guarded(state.step, lambda: self._enqueue(running))
         return running
 
@@ -133,7 +137,7 @@ class CudaDevice(PagedRank):
         report = Report(self.rank, state.step, acks=running.acks, breaks=running.breaks)
         self.card.use()
         if batch.rows:
-            self._guarded(state.step, self.card.wait)
+            self._guarded(state.step, partial(self._wait, state.step))
             heard = self._tables.heard()
             running.draws.tokens[:] = heard.tokens[: len(batch.selected)]
             self._count(running, heard, report)
@@ -156,7 +160,10 @@ class CudaDevice(PagedRank):
         return row
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Let graphs and memory go, and leave the other ranks."""
+        for graphs in (self.near, self.far, self.head):
+            graphs.close()
+        self.gather.close()
         self.card.close()
 
     # --- the step --------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ class CudaDevice(PagedRank):
         """Whatever a card's driver raises ends the rank: its memory is no longer to be trusted."""
         try:
             do()
-        except (ValueError, AssertionError):  # of a fact or a table, not of the card
+        except (ValueError, AssertionError, RankLost):  # of a fact, a table, another rank
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
@@ -189,6 +196,14 @@ class CudaDevice(PagedRank):
         trunk.run(batch.rows)
         self.head.run(sampled)
         card.download(self._told, self._tables.told)
+        self.gather.end()
+
+    def _wait(self, step: int) -> None:
+        """Wait for a step; what another rank did is told before what the card made of it."""
+        try:
+            self.card.wait()
+        finally:
+            self.gather.check(step)
 
     def _penalties(self, draws: Draws) -> None:
         """Biases and counts, where rows have some; the first counts are zeros for all others."""

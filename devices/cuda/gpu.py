@@ -36,6 +36,7 @@ class Gpu:
         self.use()
         self._stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.stream: Any = cuda.external_stream(self._stream.ptr)
+        self.stream_address = int(self._stream.ptr)
         self._held: list[Any] = []
 
     @classmethod

@@ -1,9 +1,10 @@
 """Steps as graphs: a bucket of rows is lowered, run once and captured when it is first needed."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .card import Card, Launch
+from .gathering import Gathering, pieces
 
 Lower = Callable[[int], list[Launch]]
 
@@ -21,6 +22,7 @@ class Graphs:
 
     A graph is made at the first step of its bucket. The launches run once before they are captured,
     over the very step that needs them: no kernel may be compiled or loaded while a graph is made.
+    Where the host takes part in a gather, a step is several graphs.
     """
 
     def __init__(self, card: Card, lower: Lower, *, rows: int, captures: bool = True) -> None:
@@ -42,9 +44,24 @@ class Graphs:
             return
         launches = self._lower(bucket)
 
-        def all_of_them() -> None:
-            for launch in launches:
-                launch()
+        all_of(launches)()
+        if self._captures:
+            launches = [
+                one if isinstance(one, Gathering) else self._card.captured(all_of(one))
+                for one in pieces(launches)
+            ]
+        self._graphs[bucket] = all_of(launches)
 
-        all_of_them()
-        self._graphs[bucket] = self._card.captured(all_of_them) if self._captures else all_of_them
+    def close(self) -> None:
+        """Let the graphs go."""
+        self._graphs.clear()
+
+
+def all_of(launches: Sequence[Launch]) -> Launch:
+    """Several launches as one."""
+
+    def launch_all() -> None:
+        for launch in launches:
+            launch()
+
+    return launch_all

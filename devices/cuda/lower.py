@@ -26,7 +26,7 @@ from ...core.kernels.cuda.sampling import draw_rows
 from ...core.kernels.digest import PARTS
 from ..program import Op, Program
 from .card import Array, Launch
-from .gathering import Gather, alone, gathering
+from .gathering import Gather, alone
 from .memory import CudaMemory
 
 BLOCK = 16  # output columns of a packed block
@@ -50,12 +50,12 @@ class Lowering:
     def near(self, rows: int) -> list[Launch]:
         """The ops over all rows, none of which sees more than NEAR rows."""
         self._near = True
-        return self._launches(rows, selected=False)
+        return [*self.gather.compare(), *self._launches(rows, selected=False)]
 
     def far(self, rows: int) -> list[Launch]:
         """The ops over all rows."""
         self._near = False
-        return self._launches(rows, selected=False)
+        return [*self.gather.compare(), *self._launches(rows, selected=False)]
 
     def head(self, rows: int) -> list[Launch]:
         """The ops over the rows that get logits: picked first, out of the last layer's."""
@@ -199,7 +199,7 @@ class Lowering:
     def gathered(self, words: Words, rows: int) -> list[Launch]:
         """GATHER: x, width, own first column, own last column."""
         at, width, first, last = words[:4]
-        return gathering(self.gather, self._floats(at, width, rows), first, last)
+        return self.gather.bind(self._floats(at, width, rows), first, last)
 
     def sum_logits(self, words: Words, rows: int) -> list[Launch]:
         """SUM_LOGITS: logits, width. Every rank has them all."""
