@@ -13,9 +13,9 @@ THREADS = 256
 
 @device
 def embedded(table_high, table_low, token, c):
-    """One value of a token's embedding row."""
+    """One value of a token's embedding row; a table of low halves that has fewer rows is none."""
     pattern = i32(i32(table_high[token, c]) << i32(16))
-    if table_low.shape[0] > 0:
+    if table_low.shape[0] == table_high.shape[0]:
         pattern = i32(pattern | i32(table_low[token, c]))
     return flt(pattern)
 

@@ -1,0 +1,84 @@
+"""Linear maps of every head at once: heads side by side in the weights, a head's rows together."""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from .fragments import SUMS, fragment_sums, place_of
+from .linear import BUCKETS, bucket_of, parts_of, plain_dot, scaled
+from .planes import INPUTS, OUTPUTS, TILE
+from .target import device, kernel, threads
+
+i64 = np.int64
+WARPS = {8: 8, 16: 8, 32: 8, 64: 4}  # that share out the inputs of a block, by rows at most
+
+
+@cache
+def heads_kernel(bucket):
+    """The kernel for at most `bucket` rows."""
+    sums, place, size = fragment_sums(bucket // 8), device(place_of), bucket // 8 * SUMS
+    room_size = WARPS[bucket] * size
+
+    def linear_heads_block(xq, ex, w, ew, pairs, total, first, rows, blocks, y, stride, column0):
+        """Block blockIdx.x of head blockIdx.y, rows first to first + rows - 1 of `total`."""
+        room = cuda.shared.array(room_size, types.int64)
+        warp, warps, tiles = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 5, pairs >> 4
+        block = cuda.blockIdx.y * blocks + cuda.blockIdx.x
+        at_row, output = cuda.blockIdx.y * total + first, cuda.threadIdx.x & 15
+        column = block * OUTPUTS + output
+        on_column = i64(ew[column])
+        low, high = tiles * warp // warps, tiles * (warp + 1) // warps
+        sums(
+            room, warp * size, w, i64(block) * tiles * TILE, xq[at_row * pairs :], pairs, rows,
+            low, high,
+        )  # fmt: skip
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
+            row, whole = item >> 4, i64(0)
+            at = place(output, row)
+            for j in range(warps):
+                whole += room[j * size + at]
+            to = (first + row) * stride + column0 + column
+            y[to] = scaled(whole, i64(ex[at_row + row]) + on_column)
+
+    linear_heads_block.__name__ += f"_{bucket}"
+    return kernel(linear_heads_block)
+
+
+@kernel
+def linear_heads_plain(xq, ex, w, ew, pairs, rows, columns, y, stride, column0):
+    """A thread an output of a row; rows along the grid's y, heads along its z."""
+    row, head, mine = cuda.blockIdx.y, cuda.blockIdx.z, cuda.grid(1)
+    if mine < columns:
+        tiles, column = (2 * pairs + INPUTS - 1) // INPUTS, head * columns + mine
+        at_row, block = head * rows + row, column >> 4
+        whole = plain_dot(xq, at_row * pairs, w, block, column & 15, tiles, pairs)
+        value = scaled(whole, i64(ex[at_row]) + i64(ew[column]))
+        y[row * stride + column0 + column] = value
+
+
+def linear_heads(stream, xq, ex, w, ew, pairs, rows, heads, columns, y, stride, column0):
+    """y = each head's map of its own rows, its columns behind those of the head before.
+
+    xq [heads * rows * pairs] int32 and ex [heads * rows] int8: a head's rows together; w [.] int8
+    of planes.py with heads * columns outputs; columns a multiple of 16; y [.] float32, flat, a row
+    every `stride`, from column0 on.
+    """
+    if not rows or not heads:
+        return
+    if 2 * pairs % INPUTS:
+        width = threads(128)
+        linear_heads_plain[(-(-columns // width), rows, heads), width, stream](
+            xq, ex, w, ew, pairs, rows, columns, y, stride, column0
+        )
+        return
+    blocks = columns // OUTPUTS
+    for first in range(0, rows, BUCKETS[-1]):
+        mine = min(rows - first, BUCKETS[-1])
+        bucket = bucket_of(mine)
+        shape = ((blocks, heads), 32 * parts_of(WARPS[bucket], pairs >> 4), stream)
+        heads_kernel(bucket)[shape](
+            xq, ex, w, ew, pairs, rows, first, mine, blocks, y, stride, column0
+        )
