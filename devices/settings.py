@@ -12,7 +12,7 @@ class DeviceSettings:
 
     context: most rows of a stream.  pages: of the pool, the reserved ones not counted.  digests:
     how much is summed.  poison: the pattern or "off".  limit_s: a step may take so long.
-    drafts: most drafted tokens a round.
+    drafts: most drafted tokens a round.  states: kept at most, beside their pages.
     """
 
     lanes: int
@@ -23,6 +23,7 @@ class DeviceSettings:
     poison: str = "off"
     limit_s: float = 300.0
     drafts: int = 0
+    states: int = 8
 
     def __post_init__(self) -> None:
         assert self.digests in LEVELS, f"digests {self.digests!r} is none of {LEVELS}"

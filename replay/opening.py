@@ -130,4 +130,11 @@ def settings_of(opened: RunOpened) -> DeviceSettings:
         digests=opened.digests,
         poison=opened.poison,
         drafts=opened.rules.drafts,
+        states=_states_at_once(opened),
     )
+
+
+def _states_at_once(opened: RunOpened) -> int:
+    """States that can be kept at once: as many as are allowed, and as their bytes have room for."""
+    each, most = opened.plan.get("snapshot_bytes", 0), opened.plan.get("cache_bytes", 0)
+    return min(opened.states, most // each) if each and most else opened.states

@@ -1,6 +1,6 @@
 """What a rank keeps on its GPU: one planned allocation, and every array in it by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,21 +27,21 @@ i8, i16, i32, f32 = np.int8, np.int16, np.int32, np.float32
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A matrix in the card's form: planes [.] int8, its exponents [columns] int8."""
+    """A matrix in the card's form: planes [.] int8 from `at` on, exponents [columns] int8."""
 
     matrix: Matrix
+    at: int
     planes: Array
     exponents: Array
 
 
 @dataclass(slots=True)
-class CudaMemory:
+class CardMemory:
     """The arrays of one rank; matrices by where the program says that they begin."""
 
     card: Card
     arrays: dict[str, Array]
     matrices: dict[int, Placed]
-    step: StepRoom
 
     def __getattr__(self, name: str) -> Array:
         """An array by its name."""
@@ -49,6 +49,13 @@ class CudaMemory:
             return self.arrays[name]
         except KeyError:
             raise AttributeError(name) from None
+
+
+@dataclass(slots=True)
+class CudaMemory(CardMemory):
+    """A llama's."""
+
+    step: StepRoom
 
     @property
     def pages(self) -> tuple[Array, Array, Array, Array]:
@@ -125,25 +132,30 @@ def rank_memory(
     card.upload(np.arange(entries, dtype=i32), arrays["page_order"])
     card.upload(weights.constants, arrays["constants"])
     card.upload(weights.exponents, arrays["weight_exponents"])
-    matrices = _matrices(card, program.matrices, weights, arrays)
+    matrices = placed(program.matrices, arrays)
+    bring_weights(card, matrices, weights)
     card.wait()
     return CudaMemory(card, arrays, matrices, step)
 
 
-def _matrices(
-    card: Card, matrices: Sequence[Matrix], weights: Weights, arrays: dict[str, Array]
-) -> dict[int, Placed]:
-    """Every matrix in the card's form, one at a time on the host."""
+def placed(matrices: Sequence[Matrix], arrays: Mapping[str, Array]) -> dict[int, Placed]:
+    """Where each matrix stands among `planes` and `weight_exponents`, one behind another."""
     found, at = {}, 0
     for one in matrices:
         size = planes_size(one.columns, one.inputs)
-        packed = weights.packed[one.at : one.at + one.columns * one.inputs]
-        planes = np.zeros(size, np.int8)
-        pack_planes(unpack(packed, one.columns, one.inputs), planes)
-        placed = arrays["planes"][at : at + size]
-        card.upload(planes, placed)
-        card.wait()
+        planes = arrays["planes"][at : at + size]
         exponents = arrays["weight_exponents"][one.exponents_at : one.exponents_at + one.columns]
-        found[one.at] = Placed(one, placed, exponents)
+        found[one.at] = Placed(one, at, planes, exponents)
         at += size
     return found
+
+
+def bring_weights(card: Card, matrices: Mapping[int, Placed], weights: Weights) -> None:
+    """Every matrix in the card's form, one at a time on the host."""
+    for one in matrices.values():
+        matrix = one.matrix
+        packed = weights.packed[matrix.at : matrix.at + matrix.columns * matrix.inputs]
+        planes = np.zeros(planes_size(matrix.columns, matrix.inputs), np.int8)
+        pack_planes(unpack(packed, matrix.columns, matrix.inputs), planes)
+        card.upload(planes, one.planes)
+        card.wait()

@@ -30,40 +30,27 @@ class Heard(NamedTuple):
 
 
 @dataclass(slots=True)
-class StepRoom:
-    """Where each table stands in the block. rows, lanes: of a step at most; entries: of a table.
+class Room:
+    """Where each table of a step stands in a block of bytes.
 
     The last `told` bytes are zeroed by every step's copy and come back after it.
     """
 
-    rows: int
-    lanes: int
-    entries: int
-    places: dict[str, tuple[int, tuple[int, ...], Any]] = field(default_factory=dict)
-    bytes: int = 0
-    told_at: int = 0
+    places: dict[str, tuple[int, tuple[int, ...], Any]] = field(default_factory=dict, init=False)
+    bytes: int = field(default=0, init=False)
+    told_at: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        rows, lanes = self.rows, self.lanes
-        for name in ("positions", "lanes", "selected", "logit_positions"):
-            self._add(name, (rows,), np.int64)
-        self._add("runs", (lanes, 5), np.int64)
-        self._add("tables", (lanes + 1, self.entries), np.int32)
-        self._add("draws", (5, rows), np.float32)
-        self._add("whole", (4, rows), np.int64)
-        self._add("bias_starts", (rows + 1,), np.int64)
-        self.told_at = self.bytes
-        self._add("row_sums", (rows, 2), np.uint64)
-        self._add("logit_sums", (rows, 2), np.uint64)
-        self._add("poisoned", (lanes,), np.int64)
-        self._add("tokens", (rows,), np.int64)
-        self._add("flags", (rows,), np.uint8)
-        self._add("picked_flags", (rows,), np.uint8)
-
-    def _add(self, name: str, axes: tuple[int, ...], kind: Any) -> None:
+    def add(self, name: str, axes: tuple[int, ...], kind: Any) -> None:
+        """A table behind those that are there."""
         self.places[name] = (self.bytes, axes, kind)
         size = int(np.prod(axes)) * np.dtype(kind).itemsize
         self.bytes += -(-size // WORD) * WORD
+
+    def add_draws(self, rows: int) -> None:
+        """How rows that get logits draw their tokens; see `Draws`."""
+        self.add("draws", (5, rows), np.float32)
+        self.add("whole", (4, rows), np.int64)
+        self.add("bias_starts", (rows + 1,), np.int64)
 
     def views(self, block: Any) -> dict[str, Any]:
         """The tables in a block [bytes] of uint8, on the host or on the card."""
@@ -72,6 +59,41 @@ class StepRoom:
             size = int(np.prod(axes)) * np.dtype(kind).itemsize
             found[name] = block[at : at + size].view(kind).reshape(axes)
         return found
+
+
+@dataclass(slots=True)
+class StepRoom(Room):
+    """The tables of the llama. rows, lanes: of a step at most; entries: of a page table."""
+
+    rows: int
+    lanes: int
+    entries: int
+
+    def __post_init__(self) -> None:
+        rows, lanes = self.rows, self.lanes
+        for name in ("positions", "lanes", "selected", "logit_positions"):
+            self.add(name, (rows,), np.int64)
+        self.add("runs", (lanes, 5), np.int64)
+        self.add("tables", (lanes + 1, self.entries), np.int32)
+        self.add_draws(rows)
+        self.told_at = self.bytes
+        self.add("row_sums", (rows, 2), np.uint64)
+        self.add("logit_sums", (rows, 2), np.uint64)
+        self.add("poisoned", (lanes,), np.int64)
+        self.add("tokens", (rows,), np.int64)
+        self.add("flags", (rows,), np.uint8)
+        self.add("picked_flags", (rows,), np.uint8)
+
+
+def write_draws(at: dict[str, NDArray[Any]], draws: Draws, sampled: int) -> None:
+    """A step's draws, filled up to `sampled` rows."""
+    drawn = draws.whole.shape[1]
+    at["draws"][:, :drawn] = draws.floats
+    at["draws"][:, drawn:sampled] = np.array(PLAIN, np.float32)[:, None]
+    at["whole"][:, :drawn] = draws.whole
+    at["whole"][:, drawn:sampled] = 0
+    at["bias_starts"][: drawn + 1] = draws.bias_starts
+    at["bias_starts"][drawn + 1 : sampled + 1] = draws.bias_starts[-1]
 
 
 class StepTables:
@@ -105,12 +127,7 @@ class StepTables:
         at["runs"][: len(runs)] = runs
         at["runs"][len(runs) :] = 0
         at["tables"][: len(tables)] = tables
-        at["draws"][:, :drawn] = draws.floats
-        at["draws"][:, drawn:sampled] = np.array(PLAIN, np.float32)[:, None]
-        at["whole"][:, :drawn] = draws.whole
-        at["whole"][:, drawn:sampled] = 0
-        at["bias_starts"][: drawn + 1] = draws.bias_starts
-        at["bias_starts"][drawn + 1 : sampled + 1] = draws.bias_starts[-1]
+        write_draws(at, draws, sampled)
 
     def heard(self) -> Heard:
         """What came back; the flag of a picked row is its row's."""
