@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,7 @@ from ..events.facts import AnyFact, PromptStepRun, RoundRun
 from ..events.ids import StreamId
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Consecutive rows of one stream in a batch: batch rows [at, at + rows), positions from first.
 
     sampled: how many of its last rows get logits.  accepts: the last one's token goes to the reply.
@@ -84,13 +85,12 @@ def batch_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> Batc
     positions: list[int] = []
     lanes: list[int] = []
     selected: list[int] = []
-    for run in runs:
-        last = run.first + run.rows
-        tokens.extend(state.streams[run.stream].tokens[run.first : last])
-        positions.extend(range(run.first, last))
-        lanes.extend([run.lane] * run.rows)
-        end = run.at + run.rows
-        selected.extend(range(end - run.sampled, end))
+    for stream, lane, at, first, count, sampled, _ in runs:
+        end = at + count
+        tokens += state.streams[stream].tokens[first : first + count]
+        positions += range(first, first + count)
+        lanes += repeat(lane, count)
+        selected += range(end - sampled, end)
     rows = [np.array(column, np.int64) for column in (tokens, positions, lanes, selected)]
     pages = state.tables[rows[2], rows[1] // state.opened.rules.page_rows].astype(np.int64)
     assert not runs or int(pages.max()) < state.opened.pages, "a row has no leased page"

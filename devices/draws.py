@@ -34,24 +34,25 @@ class DrawTables:
         replies = [self._no_counts]
         counted = 1
         for run in batch.runs:
-            if not run.sampled:
+            rows = run.sampled
+            if not rows:
                 continue
             stream = streams[run.stream]
             sampling = stream.request.sampling
-            penalties = _penalties(sampling)
-            floats += [(sampling.temperature_bits, sampling.top_p_bits, *penalties)] * run.sampled
-            penalised = penalties != NO_PENALTIES
-            if penalised:
+            patterns = _patterns(sampling)
+            floats += [patterns] * rows
+            drawn = (sampling.top_k, sampling.seed, stream.choice)
+            if patterns[2:] == NO_PENALTIES:
+                whole += [(*drawn, 0)] * rows
+            else:
                 both, reply = self._counts(stream, run)
                 counts.append(both)
                 replies.append(reply)
-            for row in range(run.sampled):
-                of = counted + row if penalised else 0
-                whole.append((sampling.top_k, sampling.seed, stream.choice, of))
+                whole += [(*drawn, counted + row) for row in range(rows)]
+                counted += rows
+            for _ in range(rows):
                 bias += sampling.bias
                 bias_starts.append(len(bias))
-            counted += run.sampled if penalised else 0
-        rows = len(whole)
         return Draws(
             _columns(floats, 5, np.uint32).view(np.float32),
             _columns(whole, 4, np.int64),
@@ -60,7 +61,7 @@ class DrawTables:
             np.array([pattern for _, pattern in bias], np.uint32).view(np.float32),
             _stacked(counts),
             _stacked(replies),
-            np.zeros(rows, np.int64),
+            np.zeros(len(whole), np.int64),
         )
 
     def _counts(self, stream: Stream, run: Run) -> tuple[Counts, Counts]:
@@ -75,9 +76,12 @@ class DrawTables:
         return both, reply
 
 
-def _penalties(sampling: Sampling) -> tuple[int, int, int]:
-    """Repetition, frequency, presence, as patterns."""
-    return sampling.repetition_bits, sampling.frequency_bits, sampling.presence_bits
+def _patterns(sampling: Sampling) -> tuple[int, ...]:
+    """Temperature, top-p, repetition, frequency, presence, as patterns."""
+    return (
+        sampling.temperature_bits, sampling.top_p_bits,
+        sampling.repetition_bits, sampling.frequency_bits, sampling.presence_bits,
+    )  # fmt: skip
 
 
 def _columns(rows: list[tuple[int, ...]], width: int, kind: type[np.generic]) -> NDArray[Any]:

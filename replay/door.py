@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.state import State
-from ..devices.http.bridge import Inbox
+from ..devices.http.bridge import Inbox, wake
 from ..devices.http.engine import (
     EngineClosed,
     Failed,
@@ -164,16 +164,22 @@ class LiveDoor:
         self._seen.clear()
 
     def _tokens(self, kept: f.RowsKept) -> None:
-        for at, stream in enumerate(kept.streams):
-            request = self._by_stream.get(stream)
-            ids = kept.tokens[kept.starts[at] : kept.starts[at + 1]]
-            if request is not None and ids:
+        waiting: list[Inbox] = []
+        try:
+            for at, stream in enumerate(kept.streams):
+                request = self._by_stream.get(stream)
+                ids = kept.tokens[kept.starts[at] : kept.starts[at + 1]]
+                if request is None or not ids:
+                    continue
                 seen = self._seen[request]
                 if not seen.pieces:
                     self._store.prompted(stream)
                 seen.pieces += 1
                 self._store.counts.generated_tokens += len(ids)
-                seen.inbox.put(NewTokens(tuple(Token(token) for token in ids)))
+                if seen.inbox.add(NewTokens(tuple(Token(token) for token in ids))):
+                    waiting.append(seen.inbox)
+        finally:  # nobody waits for ever, whatever went wrong
+            wake(waiting)
 
     def _finished(self, seq: int, fact: f.RequestFinished) -> None:
         seen = self._seen.pop(fact.request)

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtape.devices.http.bridge import Inbox
+from kvtape.devices.http.bridge import Inbox, wake
 from kvtape.devices.http.engine import Accepted, Failed, News, Tokens
 from kvtape.events.ids import Token
 
@@ -89,6 +90,33 @@ def test_news_for_a_loop_that_is_gone_are_dropped() -> None:
     inbox.put(Failed("over"))
     inbox.close()
     assert inbox.ended
+
+
+def test_many_readers_are_woken_at_once_and_each_sees_its_news() -> None:
+    async def play() -> tuple[list[list[News]], int]:
+        inboxes = [Inbox(2) for _ in range(5)]
+        loop, calls = asyncio.get_running_loop(), 0
+        plain = loop.call_soon_threadsafe
+
+        def counted(callback: Callable[..., object], *arguments: object) -> asyncio.Handle:
+            nonlocal calls
+            calls += 1
+            return plain(callback, *arguments)
+
+        readers = [asyncio.create_task(read(inbox)) for inbox in inboxes]
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+        wake([inbox for inbox in inboxes if inbox.add(tokens(1))])
+        assert not inboxes[0].add(tokens(2)), "its reader was called already"
+        await asyncio.sleep(0.01)
+        wake([inbox for inbox in inboxes if inbox.add(Failed("over"))])
+        heard = await asyncio.gather(*readers)
+        return list(heard), calls
+
+    heard, calls = asyncio.run(play())
+    assert heard[0] == [tokens(1, 2), Failed("over")]
+    assert heard[1:] == [[tokens(1), Failed("over")]] * 4
+    assert calls == 2
 
 
 def test_an_engine_that_says_too_much_is_caught() -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from typing import Self
 
 from ...events.ids import Token
@@ -35,6 +36,14 @@ class Inbox:
 
     def put(self, news: News) -> None:
         """Tell one news, from any thread."""
+        if self.add(news):
+            wake([self])
+
+    def add(self, news: News) -> bool:
+        """Leave one news, from any thread; True if `wake` must be called for the reader to see it.
+
+        For an engine that has news for many readers at once: waking a loop costs more than a news.
+        """
         with self._lock:
             assert not self._ended, f"{news} after the end"
             if isinstance(news, Tokens):
@@ -43,15 +52,11 @@ class Inbox:
             elif not isinstance(news, Accepted):
                 self._ended = True
             if self._closed:
-                return
+                return False
             self._unread.append(news)
-            if self._waking:
-                return
+            wanted = not self._waking
             self._waking = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake.set)
-        except RuntimeError:  # the loop is closed: nobody is left to read
-            self.close()
+            return wanted
 
     def close(self) -> None:
         """Stop reading: the iteration ends, later news are dropped."""
@@ -86,3 +91,21 @@ class Inbox:
             assert isinstance(following, Tokens)
             ids.extend(following.ids)
         return Tokens(tuple(ids))
+
+
+def wake(inboxes: Iterable[Inbox]) -> None:
+    """Wake the readers of these, each loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Inbox]] = defaultdict(list)
+    for inbox in inboxes:
+        by_loop[inbox._loop].append(inbox)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_set_all, [inbox._wake for inbox in own])
+        except RuntimeError:  # the loop is closed: nobody is left to read
+            for inbox in own:
+                inbox.close()
+
+
+def _set_all(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
