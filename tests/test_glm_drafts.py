@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtape.devices.glm import device as glm_module
+from kvtape.devices.glm import rank as glm_module
 from kvtape.devices.glm.step import step_tables
 from kvtape.events import facts as f
 from kvtape.events.commands import Arrive

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ...core.device import Ack, Break, Report
 from ...core.families.llama import Llama
 from ...core.kernels.cuda.attend import NEAR
-from ...core.kernels.program_memory import Draws
-from ...core.link import RankLost
 from ...core.state import State
 from ...events.facts import AnyFact
 from ...events.ids import Rank, StreamId
@@ -30,18 +28,18 @@ from ..settings import DeviceSettings
 from ..step_header import header_of
 from ..tally import note_all_sums, note_flags, note_tokens
 from ..weights.checkpoint import Checkpoint
-from .card import Launch
 from .gathering import Gather, alone
 from .graph import Graphs
 from .inspect import CudaInspector
 from .lower import Lowering
 from .memory import CudaMemory
+from .on_card import OnCard
 from .tables import Heard, StepTables
 
 CudaRunning = PagedRunning[NDArray[np.int32]]
 
 
-class CudaDevice(PagedRank):
+class CudaDevice(OnCard, PagedRank):
     """One rank of a group, on a card of its own."""
 
     def __init__(
@@ -59,10 +57,9 @@ class CudaDevice(PagedRank):
         captures: bool = True,
     ) -> None:
         """captures: steps are graphs; otherwise each kernel is launched by itself."""
-        self.rank, self.world = rank, world
+        OnCard.__init__(self, rank, world, memory, gather)
         self.settings, self.checkpoint, self.family = settings, checkpoint, family
-        self.program, self.memory, self.card = program, memory, memory.card
-        self.gather = gather
+        self.program = program
         self.model_digest = model_digest
         self.rules = family.rules()
         first, last = family.heads(world, rank)
@@ -75,6 +72,7 @@ class CudaDevice(PagedRank):
         made = partial(Graphs, self.card, rows=settings.rows, captures=captures)
         self.near, self.head = made(lowering.near), made(lowering.head)
         self.far = made(lowering.far) if settings.context > NEAR else self.near
+        self._graphs = [self.near, self.far, self.head]
         self._draws = DrawTables(family.vocab)
         self._tables = StepTables(memory.step, self.card.staged(memory.step.bytes), settings.pages)
         rows = self.card.staged(settings.rows * family.hidden * 4).view(np.float32)
@@ -118,7 +116,7 @@ class CudaDevice(PagedRank):
         breaks: list[Break] = []
         self.card.use()
         for fact in facts:
-            self._guarded(state.step, partial(self.do, state, fact, acks, breaks))
+            self.guarded(state.step, partial(self.do, state, fact, acks, breaks))
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)
         running = CudaRunning(
@@ -128,7 +126,7 @@ class CudaDevice(PagedRank):
             self._last = running
             if self.world > 1:
                 self.gather.begin(state.step, header_of(state.step, facts, batch))
-            self._guarded(state.step, lambda: self._enqueue(running))
+            self.guarded(state.step, lambda: self._enqueue(running))
         return running
 
     def finish(self, running: CudaRunning) -> Report:
@@ -137,7 +135,7 @@ class CudaDevice(PagedRank):
         report = Report(self.rank, state.step, acks=running.acks, breaks=running.breaks)
         self.card.use()
         if batch.rows:
-            self._guarded(state.step, partial(self._wait, state.step))
+            self.guarded(state.step, partial(self.wait, state.step))
             heard = self._tables.heard()
             running.draws.tokens[:] = heard.tokens[: len(batch.selected)]
             self._count(running, heard, report)
@@ -148,35 +146,10 @@ class CudaDevice(PagedRank):
 
     def logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
-        logits, last = self.program.logits, self._last
-        at = row_of(last.batch.runs if last is not None else (), stream, position)
-        if at is None:
-            return None
-        row = np.empty(logits.width, np.float32)
-        start = logits.at + at * logits.width
-        self.card.use()
-        self.card.download(self.memory.floats[start : start + logits.width], row)
-        self.card.wait()
-        return row
-
-    def close(self) -> None:
-        """Let graphs and memory go, and leave the other ranks."""
-        for graphs in (self.near, self.far, self.head):
-            graphs.close()
-        self.gather.close()
-        self.card.close()
+        runs = self._last.batch.runs if self._last is not None else ()
+        return self.row_of_logits(self.program.logits, row_of(runs, stream, position))
 
     # --- the step --------------------------------------------------------------------------------
-
-    def _guarded(self, step: int, do: Launch) -> None:
-        """Whatever a card's driver raises ends the rank: its memory is no longer to be trusted."""
-        try:
-            do()
-        except (ValueError, AssertionError, RankLost):  # of a fact, a table, another rank
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise RankLost(f"rank {self.rank} failed on its GPU in step {step}: {why}") from error
 
     def _enqueue(self, running: CudaRunning) -> None:
         batch, card, arrays = running.batch, self.card, self.memory.arrays
@@ -189,7 +162,7 @@ class CudaDevice(PagedRank):
         bucket = trunk.bucket(batch.rows)
         self._tables.write(batch, running.draws, running.tables, bucket, self.head.bucket(sampled))
         card.upload(self._tables.block, arrays["step"])
-        self._penalties(running.draws)
+        self.bring_penalties(running.draws)
         self.checkpoint.embed(batch.tokens, self._rows[: batch.rows])
         self._rows[batch.rows : bucket] = 0
         card.upload(self._rows[:bucket].reshape(-1), self._x[bucket])
@@ -197,23 +170,6 @@ class CudaDevice(PagedRank):
         self.head.run(sampled)
         card.download(self._told, self._tables.told)
         self.gather.end()
-
-    def _wait(self, step: int) -> None:
-        """Wait for a step; what another rank did is told before what the card made of it."""
-        try:
-            self.card.wait()
-        finally:
-            self.gather.check(step)
-
-    def _penalties(self, draws: Draws) -> None:
-        """Biases and counts, where rows have some; the first counts are zeros for all others."""
-        m, biased, counted = self.memory, len(draws.bias_ids), len(draws.counts)
-        if biased:
-            self.card.upload(draws.bias_ids, m.bias_ids[:biased])
-            self.card.upload(draws.biases, m.biases[:biased])
-        if counted > 1:
-            self.card.upload(draws.counts, m.counts[:counted])
-            self.card.upload(draws.reply_counts, m.reply_counts[:counted])
 
     def _count(self, running: CudaRunning, heard: Heard, report: Report) -> None:
         """Look at the step's rows, add them to the running sums, and say both, as it was asked."""

@@ -215,7 +215,7 @@ def expert_maps_up(here: Here, words: Words) -> list[Launch]:
 
 
 def expert_maps_down(here: Here, words: Words) -> list[Launch]:
-    """EXPERT_DOWN: codes, exponents, width, weight, its exponents, columns, parts, stride, column."""
+    """EXPERT_DOWN: codes, exponents, width, weight, exponents, columns, parts, stride, column."""
     codes, exponents_at, width, weight, _, columns, parts, stride, column = words[:9]
     party, arrays = here.party, here.memory.arrays
     slots, blocks = here.rows * party.chosen, columns // BLOCK

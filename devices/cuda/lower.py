@@ -225,7 +225,7 @@ class Lowering:
         return [
             partial(
                 draw_rows, self._stream, self._table("draws"), self._table("whole"),
-                self._table("bias_starts"), m.bias_ids, m.biases, m.counts, m.reply_counts,
+                self._table("bias_starts"), m.bias_ids, m.biases, m.penalty_counts, m.reply_counts,
                 self._floats(at, width, rows), self._table("logit_positions"), m.z,
                 m.draw_weights, self._table("tokens"), rows,
             )

@@ -100,7 +100,7 @@ def planned(
         "draw_weights": ((rows, family.vocab), i32),
         "bias_ids": ((biases,), i32),
         "biases": ((biases,), f32),
-        "counts": ((rows + 1, family.vocab), i32),
+        "penalty_counts": ((rows + 1, family.vocab), i32),
         "reply_counts": ((rows + 1, family.vocab), i32),
         "asked": ((step.entries,), i32),
         "asked_sums": ((2,), np.uint64),

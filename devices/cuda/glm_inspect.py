@@ -1,0 +1,134 @@
+"""Looking into a GLM's memory on a GPU: summed and poisoned there, read through the host."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.device import Pair
+from ...core.kernels.cuda.poison import fill_flat, fill_pages
+from ...core.kernels.cuda.words import sum_paged, sum_ring, sum_state
+from ...core.kernels.digest import PARTS
+from ...core.kernels.poison import poison_value
+from ...core.kernels.words import ring_row, state_row
+from ..glm.inspect import GlmLooks, Seat, Words, Written, pooled
+from .card import Array
+from .glm_memory import LOOKED, SCRATCH, GlmCudaMemory
+
+
+@dataclass(slots=True)
+class GlmCudaInspector(GlmLooks):
+    """See GlmLooks."""
+
+    memory: GlmCudaMemory
+    _sums: NDArray[np.uint64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sums = self.memory.card.staged(16).view(np.uint64)
+
+    # --- sums ------------------------------------------------------------------------------------
+
+    def no_sums(self, seat: Seat) -> Array:
+        """Sums [2] on the card; the stream's table is brought there, too."""
+        m, card, table = self.memory, self.memory.card, np.ascontiguousarray(seat.table, np.int32)
+        if len(table):
+            card.upload(table, m.asked[: len(table)])
+        fill_flat(card.stream, m.asked_sums, np.uint64(0))
+        return m.asked_sums
+
+    def add_paged(
+        self, name: str, seat: Seat, first: int, last: int, step: int, part: str,
+        caches: tuple[int, int], layer0: int, sums: Array,
+    ) -> None:  # fmt: skip
+        """Add the digests of rows on pages, `latent` or `keys`; a row every `step` positions."""
+        m, span = self.memory, (first // step, last // step)
+        words = m.arrays[name].view(np.uint64)
+        sum_paged(m.card.stream, words, m.asked, *span, step, PARTS[part], *caches, layer0, sums)
+
+    def add_state(self, seat: Seat, slot: int, layers: tuple[int, int], sums: Array) -> None:
+        """Add the digests of some layers' states in a slot."""
+        m, part = self.memory, PARTS["states"]
+        words = m.states.view(np.uint64)
+        sum_state(m.card.stream, words, seat.lane, slot, *layers, self.first_head, part, sums)
+
+    def add_ring(
+        self, seat: Seat, first: int, last: int, layers: tuple[int, int], sums: Array
+    ) -> None:
+        """Add the digests of raw rows [first, last)."""
+        m, heads = self.memory, (self.first_head, self.heads)
+        part = PARTS["rings"]
+        sum_ring(m.card.stream, m.conv_ring, seat.lane, first, last, *layers, *heads, part, sums)
+
+    def total(self, sums: Array) -> Pair:
+        """What was added."""
+        card = self.memory.card
+        card.download(sums, self._sums)
+        card.wait()
+        return int(self._sums[0]), int(self._sums[1])
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def open(self, seat: Seat, part: str, layer: int, position: int) -> tuple[Words, Written]:
+        """One row of one digest layer by head, brought to the host; and what brings it back."""
+        m, own = self.memory, range(self.heads)
+        if part in ("rows", "keys", "drafts"):
+            cache = self.trunk if part == "drafts" else layer
+            arena, step = (m.keys, self.kpool) if pooled(part, layer) else (m.latent, 1)
+            if position % step != step - 1:
+                return {}, _nothing  # a pool's key stands at its last position
+            page, row = divmod(position // step, arena.shape[2])
+            held, put_back = self._brought(arena[cache, int(seat.table[page]), row])
+            return {0: held.view(np.uint64)}, put_back
+        if part == "states":
+            slot = (seat.rows - 1) % self.rings.states
+            held, put_back = self._brought(m.states[layer, seat.lane, slot])
+            rows = {h: state_row(held[None, None, None], 0, 0, 0, h) for h in own}
+        elif part == "rings":
+            held, put_back = self._brought(
+                m.conv_ring[layer, seat.lane, position % self.rings.conv]
+            )
+            rows = {h: ring_row(held[None, None, None], 0, 0, 0, h, self.heads) for h in own}
+        else:
+            return {}, _nothing
+        return {self.first_head + h: row for h, row in rows.items()}, put_back
+
+    def _brought(self, of: Array) -> tuple[NDArray[Any], Written]:
+        """What stands in a part of an array, in one piece; and what writes it there again."""
+        card, held = self.memory.card, np.empty(of.shape, of.dtype)
+        card.download(of, held)
+        card.wait()
+        return held, partial(self._put, held, of)
+
+    def _put(self, held: NDArray[Any], to: Array) -> None:
+        self.memory.card.upload(held, to)
+        self.memory.card.wait()
+
+    # --- poison ----------------------------------------------------------------------------------
+
+    def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
+        """Fill pages of every cache with what no sound row holds."""
+        m, card = self.memory, self.memory.card
+        caches, every = m.latent.shape[:2]
+        ids = (np.arange(caches)[:, None] * every + np.array(pages)).astype(np.int32).reshape(-1)
+        for first in range(0, len(ids), LOOKED):
+            some = ids[first : first + LOOKED]
+            held = m.looked_ids[: len(some)]
+            card.upload(some, held)
+            for arena in (m.latent, m.keys):
+                flat = arena.reshape(caches * every, arena.shape[2] * arena.shape[3])
+                value = poison_value(pattern, arena.dtype)
+                fill_pages(card.stream, flat, held, value, 0, len(some))
+            card.wait()  # the next ids take the place of these
+
+    def poison_scratch(self, pattern: str) -> None:
+        """Fill what no step may read before it wrote it."""
+        for name in SCRATCH:
+            buffer: Any = self.memory.arrays[name]
+            flat = buffer.reshape(int(np.prod(buffer.shape)))
+            fill_flat(self.memory.card.stream, flat, poison_value(pattern, buffer.dtype))
+
+
+def _nothing() -> None:
+    """No row, nothing to write."""
