@@ -15,7 +15,15 @@ import numpy as np
 from numba import types
 
 from kvtape.core.kernels import registry
-from kvtape.core.kernels.cuda import experts, kda, linear, target, twins
+from kvtape.core.kernels.cuda import (
+    experts,
+    experts_tiles,
+    kda,
+    linear,
+    linear_tiles,
+    target,
+    twins,
+)
 
 # Both by name: numba-cuda puts modules of its own in the place of numba's.
 CUDA: Any = importlib.import_module("numba.cuda")
@@ -53,7 +61,14 @@ def wide_launches() -> None:
         ):
             given = (words, bytes_, bytes_, bytes_, 16 * tiles, rows, 0, blocks, out, 16, 0, True)
             linear.linear(0, *given)
-    for slots in (8, 64):
+    tall = (words, bytes_, bytes_, bytes_, 16, 32)
+    for most in linear_tiles.ROWS:
+        linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True)
+        linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0)
+    many: Any = experts_tiles
+    many.expert_up_tiles(0, *tall[:5], ids, ids, ids, 8, 1, np.float32(10), out, 16, 0)
+    many.expert_down_tiles(0, *tall[:5], ids, ids, ids, 1, out, 16, 0)
+    for slots in (8, 31):
         grouped: Any = experts
         routed = (words, bytes_, bytes_, bytes_, 16, ids[:8], ids[:slots], ids)
         grouped.expert_up(0, *routed, 8, 1, np.float32(10), out, 16, 0)

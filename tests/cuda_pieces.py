@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from kvtape.core.kernels import meaning, registry
-from kvtape.core.kernels.cuda import experts, linear, planes
+from kvtape.core.kernels.cuda import experts, linear, linear_tiles, planes
 
 Array = Any
 
@@ -68,8 +68,39 @@ def beside(rng: np.random.Generator, rows: int, side: int) -> bool:
     return registry.same_bits(before, y.copy_to_host().reshape(before.shape))
 
 
-def routed(rng: np.random.Generator, rows: int, many: int, chosen: int) -> bool:
-    """Whether grouped experts give what each gives alone."""
+def tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, inputs: int) -> bool:
+    """Whether tiles of at most so many rows give the meaning's map, onto y, and its gated unit."""
+    stride, column0, blocks = outputs + 7, 4, outputs // 16
+    x, weights = digits(rng, rows, inputs), digits(rng, 2 * outputs, inputs)
+    x[:: max(1, rows // 2)] = rng.choice(np.array([-32639, 32639], np.int16), inputs)
+    ex, ew = rng.integers(-20, -12, rows, np.int8), rng.integers(-18, -12, 2 * outputs, np.int8)
+    before = rng.standard_normal((rows, stride)).astype(np.float32)
+    given = (x.view(np.int32).reshape(-1), packed(weights), ex, ew, before.reshape(-1))
+    words, w, on_x, on_w, y = map(cuda.to_device, given)
+    h = cuda.to_device(before.reshape(-1))
+    to = (words, on_x, w, on_w, inputs // 2, rows)
+    linear_tiles.linear_tiles(0, most, *to, 1, blocks, y, stride, column0, True)
+    linear_tiles.gated_tiles(0, most, *to, blocks, h, stride, column0)
+    both, unit = mapped(x, ex, weights, ew), before.copy()
+    before[:, column0 + 16 : column0 + outputs] += both[:, 16:outputs]
+    made = meaning.silu(both[:, :outputs]) * both[:, outputs:]
+    unit[:, column0 : column0 + outputs] = made
+    return all(
+        registry.same_bits(want, have.copy_to_host().reshape(want.shape))
+        for want, have in ((before, y), (unit, h))
+    )
+
+
+def routed(rng: np.random.Generator, rows: int, many: int, chosen: int, tiles: bool) -> bool:
+    """Whether grouped experts, by tiles or not, give what each gives alone."""
+    usual, experts.many_slots = experts.many_slots, lambda *_: tiles
+    try:
+        return _routed(rng, rows, many, chosen)
+    finally:
+        experts.many_slots = usual
+
+
+def _routed(rng: np.random.Generator, rows: int, many: int, chosen: int) -> bool:
     inputs, blocks, outputs = 64, 2, 32
     inner, limit = 16 * blocks, np.float32(10)
     ids = np.array([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)], np.int64)

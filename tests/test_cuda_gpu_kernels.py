@@ -12,7 +12,7 @@ cuda: Any = pytest.importorskip("numba.cuda")
 if not cuda.is_available():
     pytest.skip("no CUDA device here", allow_module_level=True)
 
-from kvtape.core.kernels.cuda import linear, planes, target, twins  # noqa: E402
+from kvtape.core.kernels.cuda import linear, linear_tiles, planes, target, twins  # noqa: E402
 from kvtape.tests import cuda_pieces  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -60,7 +60,7 @@ def test_golden_vectors_of_the_scalars() -> None:
 def test_products_of_the_greatest_digits_do_not_overflow() -> None:
     """Every sum at its bound: weights and inputs at the ends of their range, rows of all tiles."""
     rng = np.random.default_rng(2)
-    for rows, inputs in ((1, 32768), (8, 12288), (17, 8192), (64, 4096), (70, 512)):
+    for rows, inputs in ((1, 32768), (8, 12288), (17, 8192), (64, 4096), (70, 512), (90, 32768)):
         x = rng.choice(np.array([-32639, 32639, -32640, 32767, -129], np.int16), (rows, 1))
         x = np.repeat(x, inputs, 1)
         weights = np.full((16, inputs), -32639, np.int16)
@@ -88,6 +88,18 @@ def test_blocks_side_by_side_are_each_alone(rows: int) -> None:
     assert all(cuda_pieces.beside(np.random.default_rng(rows), rows, side) for side in (0, 1, 2))
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 2), (1, 288, 8), (8, 288, 8), (40, 16, 4), (70, 3, 2)])
-def test_grouped_experts_are_each_alone(shape: tuple[int, int, int]) -> None:
-    assert cuda_pieces.routed(np.random.default_rng(shape[0]), *shape)
+@pytest.mark.parametrize("most", linear_tiles.ROWS)
+@pytest.mark.parametrize(
+    "shape", [(1, 48, 32), (33, 128, 96), (70, 272, 512), (128, 144, 1024), (300, 160, 4064)]
+)
+def test_tiles_are_the_map_and_its_unit(most: int, shape: tuple[int, int, int]) -> None:
+    rows, outputs, inputs = shape
+    assert cuda_pieces.tiled(np.random.default_rng(rows + most), rows, most, outputs, inputs)
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 2), (1, 288, 8), (8, 288, 8), (40, 16, 4), (70, 3, 2), (150, 5, 3)]
+)
+def test_grouped_experts_are_each_alone(shape: tuple[int, int, int], tiles: bool) -> None:
+    assert cuda_pieces.routed(np.random.default_rng(shape[0]), *shape, tiles)

@@ -46,7 +46,9 @@ def test_a_simulated_twin_has_the_bits_of_its_meaning(name: str, simulated: Verd
     assert equal >= 3
 
 
-@pytest.mark.parametrize("name", ["gated", "beside", "routed", "routed, many rows"])
+@pytest.mark.parametrize(
+    "name", ["gated", "beside", "tiled", "routed", "routed, many rows", "routed by tiles"]
+)
 def test_launches_that_no_cpu_kernel_has_are_the_sum_of_their_parts(
     name: str, simulated: Verdicts
 ) -> None:

@@ -3,6 +3,7 @@
 Slots stand sorted by expert (route.py); the grid has a place for each expert that has any, which a
 list on the device names, so a launch is the same for every step of its size. A block of threads
 makes 16 outputs of one expert for all its slots, so an expert's weights are read once for up to 32.
+Where experts have many slots, tiles are the faster way (experts_tiles.py).
 """
 
 from functools import cache
@@ -12,6 +13,7 @@ from numba import cuda
 from numba.core import types
 
 from .clamped import clamped_unit
+from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
 from .linear import scaled
 from .planes import OUTPUTS, TILE
@@ -141,6 +143,12 @@ def expert_up(
     many of ups (planes.py); busy [n] int64 of list_busy; order, starts of group_rows, slot row *
     chosen + j; h [.] float32, flat, a slot every `stride`, from column0 on.
     """
+    if many_slots(order.shape[0], busy.shape[0]):
+        expert_up_tiles(
+            stream, xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride,
+            column0,
+        )  # fmt: skip
+        return
     bucket = bucket_of(order.shape[0], busy.shape[0])
     shape = ((blocks, busy.shape[0]), 32 * (2 if SIMULATED else WARPS), stream)
     up_kernel(bucket)[shape](
@@ -156,6 +164,11 @@ def expert_down(
     xq [slots * pairs] int32, ex [slots] int8: digits in the order of the experts; w, ew: `blocks`
     blocks an expert; parts [.] float32, flat, a slot every `stride`, from column0 on.
     """
+    if many_slots(order.shape[0], busy.shape[0]):
+        expert_down_tiles(
+            stream, xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
+        )
+        return
     bucket = bucket_of(order.shape[0], busy.shape[0])
     shape = ((blocks, busy.shape[0]), 32 * (1 if SIMULATED else WARPS), stream)
     down_kernel(bucket)[shape](

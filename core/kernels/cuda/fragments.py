@@ -72,7 +72,7 @@ def _simulated(columns, gathers):
             mine = range(first, last if row < rows else first)
             row = index[start + row] // per if row < rows and index is not None else row
             room[to + place] = sum(
-                _by_planes(w, at + tile * TILE, output, x, row * pairs, tile) for tile in mine
+                by_planes(w, at + tile * TILE, output, x, row * pairs, tile) for tile in mine
             )
 
     def sums(room, to, w, at, x, pairs, rows, first, last):
@@ -109,7 +109,7 @@ def _value(x, row_at, i):
     return int(np.uint16(word & 0xFFFF).view("i2"))
 
 
-def _by_planes(w, at, output, x, row_at, tile):
+def by_planes(w, at, output, x, row_at, tile):
     """One output of a tile of weights, at byte `at`, by the same tile of a row of x."""
     total = 0
     for i in range(32):
@@ -120,7 +120,7 @@ def _by_planes(w, at, output, x, row_at, tile):
     return total
 
 
-def _pointers(context, builder, signature, values, indices):
+def pointers(context, builder, signature, values, indices):
     """Where the data of some array arguments begin."""
     arrays = (context.make_array(signature.args[k]) for k in indices)
     return [
@@ -141,7 +141,7 @@ def _compiled(columns, gathers):
         signature = types.void(room, wide, w, wide, x, wide, wide, wide, wide)
 
         def emit(context, builder, signature, values):
-            data = _pointers(context, builder, signature, values, (0, 2, 4))
+            data = pointers(context, builder, signature, values, (0, 2, 4))
             emit_sums(builder, columns, *AHEAD[columns], data, (values[1], values[3], *values[5:]))
             return context.get_dummy_value()
 
@@ -152,7 +152,7 @@ def _compiled(columns, gathers):
         signature = types.void(room, wide, w, wide, x, index, *[wide] * 6)
 
         def emit(context, builder, signature, values):
-            *data, rows_of = _pointers(context, builder, signature, values, (0, 2, 4, 5))
+            *data, rows_of = pointers(context, builder, signature, values, (0, 2, 4, 5))
             given = (values[1], values[3], *values[8:])
             index = (rows_of, values[6], values[7])
             emit_sums(builder, columns, *AHEAD[columns], data, given, index)
@@ -175,7 +175,7 @@ def _compiled_rows(columns):
         signature = types.void(room, wide, q, wide, wide, x, index, *[wide] * 5)
 
         def emit(context, builder, signature, values):
-            *data, rows_of = _pointers(context, builder, signature, values, (0, 2, 5, 6))
+            *data, rows_of = pointers(context, builder, signature, values, (0, 2, 5, 6))
             given = (values[1], values[3], *values[8:])
             index = (rows_of, values[7], WIDE(1))
             emit_sums(builder, columns, *AHEAD[columns], data, given, index, values[4])

@@ -12,59 +12,59 @@ SIGNED, UNSIGNED = "s8", "u8"
 PRODUCTS = (((0, 0),), ((0, 1), (1, 0)), ((1, 1),))
 
 
-def _asm(builder, text, form, result, values):
+def asm(builder, text, form, result, values):
     kind = ir.FunctionType(result, [one.type for one in values])
     return builder.call(ir.InlineAsm(kind, text, form), values)
 
 
 def _lane(builder):
-    return _asm(builder, "mov.u32 $0, %laneid;", "=r", WORD, [])
+    return asm(builder, "mov.u32 $0, %laneid;", "=r", WORD, [])
 
 
-def _load(builder, pointer, streamed, wanted=None):
+def load(builder, pointer, streamed, wanted=None):
     """16 bytes that no kernel beside this one writes, as 4 words; zeros where not wanted."""
     kept = ".L1::no_allocate" if streamed else ""
-    load = f"ld.global.nc{kept}.v4.u32 {{$0,$1,$2,$3}}, [$4];"
+    plain = f"ld.global.nc{kept}.v4.u32 {{$0,$1,$2,$3}}, [$4];"
     if wanted is None:
-        quad = _asm(builder, load, "=r,=r,=r,=r,l", QUAD, [pointer])
+        quad = asm(builder, plain, "=r,=r,=r,=r,l", QUAD, [pointer])
     else:
         zeros = " ".join(f"mov.u32 ${k}, 0;" for k in range(4))
-        text = f"{{ .reg .pred p; setp.ne.u32 p, $5, 0; {zeros} @p {load} }}"
-        quad = _asm(builder, text, "=&r,=&r,=&r,=&r,l,r", QUAD, [pointer, wanted])
+        text = f"{{ .reg .pred p; setp.ne.u32 p, $5, 0; {zeros} @p {plain} }}"
+        quad = asm(builder, text, "=&r,=&r,=&r,=&r,l,r", QUAD, [pointer, wanted])
     return [builder.extract_value(quad, k) for k in range(4)]
 
 
-def _bytes(builder, a, b, low):
+def bytes_of(builder, a, b, low):
     """The low or the high bytes of 4 int16 in two words."""
     pick = WORD(0x6420 if low else 0x7531)
-    return _asm(builder, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", WORD, [a, b, pick])
+    return asm(builder, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", WORD, [a, b, pick])
 
 
-def _mma(builder, kinds, a, b, sums):
+def mma(builder, kinds, a, b, sums):
     text = (
         f"mma.sync.aligned.m16n8k32.row.col.s32.{kinds[0]}.{kinds[1]}.s32 "
         "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
     )
     form = ",".join(["=r"] * 4 + ["r"] * 10)
-    quad = _asm(builder, text, form, QUAD, [*a, *b, *sums])
+    quad = asm(builder, text, form, QUAD, [*a, *b, *sums])
     return [builder.extract_value(quad, k) for k in range(4)]
 
 
-def _address(builder, base, offset):
+def address(builder, base, offset):
     return builder.add(builder.ptrtoint(base, WIDE), offset)
 
 
 def _planes(builder, at, tile, there):
     """A tile of packed weights: the operand's high bytes, and its low ones."""
     places = (builder.add(at[0], WIDE(tile * TILE + plane * PLANE)) for plane in (0, 1))
-    return [_load(builder, place, True, there) for place in places]
+    return [load(builder, place, True, there) for place in places]
 
 
 def _planes_of_rows(builder, at, tile, there):
     """The same from int16 of outputs g and g + 8 as they lie."""
-    rows = [_load(builder, builder.add(one, WIDE(tile * 64)), False, there) for one in at]
+    rows = [load(builder, builder.add(one, WIDE(tile * 64)), False, there) for one in at]
     return [
-        [_bytes(builder, row[k], row[k + 1], low) for k in (0, 2) for row in rows]
+        [bytes_of(builder, row[k], row[k + 1], low) for k in (0, 2) for row in rows]
         for low in (False, True)
     ]
 
@@ -79,21 +79,21 @@ def _tiles(builder, at_weights, at_rows, wanted, kept):
     loaded = [take(builder, at_weights, tile, there) for tile, there in enumerate(wanted)]
     for tile, planes in enumerate(loaded):
         for column, at_row in enumerate(at_rows):
-            row = _load(builder, builder.add(at_row, WIDE(tile * 64)), False, wanted[tile])
+            row = load(builder, builder.add(at_row, WIDE(tile * 64)), False, wanted[tile])
             halves = [
-                [_bytes(builder, row[0], row[1], low), _bytes(builder, row[2], row[3], low)]
+                [bytes_of(builder, row[0], row[1], low), bytes_of(builder, row[2], row[3], low)]
                 for low in (False, True)
             ]
             for sums, products in zip(kept[column], PRODUCTS, strict=True):
                 values = [builder.load(one) for one in sums]
                 for plane, half in products:
                     kinds = (UNSIGNED if plane else SIGNED, UNSIGNED if half else SIGNED)
-                    values = _mma(builder, kinds, planes[plane], halves[half], values)
+                    values = mma(builder, kinds, planes[plane], halves[half], values)
                 for one, value in zip(sums, values, strict=True):
                     builder.store(value, one)
 
 
-def _loop(builder, tile, last, step, least, body):
+def loop(builder, tile, last, step, least, body):
     """body() while at least `least` tiles are left, a step further each time; tile is a slot."""
     test = builder.append_basic_block("tiles.test")
     inside = builder.append_basic_block("tiles")
@@ -109,7 +109,7 @@ def _loop(builder, tile, last, step, least, body):
     builder.position_at_end(after)
 
 
-def _slot(builder, kind):
+def slot(builder, kind):
     with builder.goto_entry_block():
         return builder.alloca(kind)
 
@@ -118,7 +118,7 @@ def _row_address(builder, data, at, row, count, pairs, third):
     """Where a lane's words of a row begin; of row 0 where there are not so many."""
     row = builder.select(builder.icmp_signed("<", row, count), row, WIDE(0))
     inside = builder.add(builder.mul(row, pairs), builder.mul(third, WIDE(4)))
-    return _address(builder, data, builder.mul(builder.add(at, inside), WIDE(4)))
+    return address(builder, data, builder.mul(builder.add(at, inside), WIDE(4)))
 
 
 def emit_sums(builder, columns, ahead, rest, data, values, index=None, outputs=None):
@@ -131,7 +131,7 @@ def emit_sums(builder, columns, ahead, rest, data, values, index=None, outputs=N
     to, at, pairs, rows, first, last = values
     lane = builder.zext(_lane(builder), WIDE)
     group, third = builder.lshr(lane, WIDE(2)), builder.and_(lane, WIDE(3))
-    weights = [_address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))]
+    weights = [address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))]
     if outputs is not None:
         both = (group, builder.add(group, WIDE(8)))
         weights = [_row_address(builder, data[1], at, one, outputs, pairs, third) for one in both]
@@ -141,15 +141,14 @@ def emit_sums(builder, columns, ahead, rest, data, values, index=None, outputs=N
         row = builder.add(group, WIDE(COLUMNS * column))
         row = builder.select(builder.icmp_signed("<", row, rows), row, WIDE(0))
         if index is not None:
-            slot = builder.load(builder.gep(index[0], [builder.add(index[1], row)]))
-            row = builder.sdiv(slot, index[2])
+            listed = builder.load(builder.gep(index[0], [builder.add(index[1], row)]))
+            row = builder.sdiv(listed, index[2])
         inside = builder.add(builder.mul(row, pairs), builder.mul(third, WIDE(4)))
-        starts.append(_address(builder, data[2], builder.mul(inside, WIDE(4))))
-    kept = [[[_slot(builder, WORD) for _ in range(4)] for _ in PRODUCTS] for _ in range(columns)]
-    for slots in (one for column in kept for one in column):
-        for slot in slots:
-            builder.store(WORD(0), slot)
-    tile = _slot(builder, WIDE)
+        starts.append(address(builder, data[2], builder.mul(inside, WIDE(4))))
+    kept = [[[slot(builder, WORD) for _ in range(4)] for _ in PRODUCTS] for _ in range(columns)]
+    for one in (one for column in kept for sums in column for one in sums):
+        builder.store(WORD(0), one)
+    tile = slot(builder, WIDE)
     builder.store(first, tile)
 
     def body(step, guarded):
@@ -163,8 +162,8 @@ def emit_sums(builder, columns, ahead, rest, data, values, index=None, outputs=N
             wanted = [builder.zext(one, WORD) for one in there]
         _tiles(builder, at_weights, at_rows, wanted, kept)
 
-    _loop(builder, tile, last, ahead, ahead, lambda: body(ahead, False))
-    _loop(builder, tile, last, rest, 1, lambda: body(rest, True))
+    loop(builder, tile, last, ahead, ahead, lambda: body(ahead, False))
+    loop(builder, tile, last, rest, 1, lambda: body(rest, True))
     for column, sums in enumerate(kept):
         for pair in range(4):
             high, middle, low = (builder.sext(builder.load(one[pair]), WIDE) for one in sums)

@@ -2,8 +2,8 @@
 
 A block of threads makes 16 outputs: its warps share the inputs out among them and meet in shared
 memory, where their int64 sums are added, rounded once and scaled. So weights are read once for up
-to 64 rows, in one stream, and no two blocks meet. Inputs that are not whole tiles of 32 take the
-plain route, a thread an output.
+to 64 rows, in one stream, and no two blocks meet. More rows go in tiles (linear_tiles.py). Inputs
+that are not whole tiles of 32 take the plain route, a thread an output.
 """
 
 from functools import cache
@@ -15,13 +15,16 @@ from numba.core import types
 from .. import pack
 from ..scalars import ZERO, add, mul, pow2, rn, silu
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
+from .linear_tiles import gated_tiles, linear_tiles, tile_rows
 from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
 from .target import SIMULATED, device, kernel, threads
+from .tiles import WARPS as TILE_WARPS
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
 CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
-BUCKETS = (8, 16, 32, 64)  # rows that one launch takes: as many mma wide as needed
+BUCKETS = (8, 16, 32, 64)  # rows that one block of threads takes: as many mma wide as needed
+MANY = 32  # where rows are more, but outputs too few for the tiles of linear_tiles.py
 # (parts of the inputs, side): what was fastest for few blocks of outputs, for some, for many, and
 # for many of few inputs. A block of threads makes 2^side blocks of outputs, by so many parts each.
 SHAPES = {
@@ -53,12 +56,14 @@ def linear_kernel(bucket, side):
     def linear_block(
         xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto
     ):  # fmt: skip
-        """y of blocks of outputs side by side, for rows 0 to rows - 1.
+        """y of blocks of outputs side by side, for the `bucket` rows of blockIdx.y.
 
         Warps that read the same inputs for blocks side by side find them near the chip's edge.
         """
         room = cuda.shared.array(room_size, types.int64)
         me, warps, beside = cuda.threadIdx.x, cuda.blockDim.x >> 5, 1 << side
+        row0 = cuda.blockIdx.y * bucket
+        rows, to_row0 = min(rows - row0, bucket), row0 * stride + column0
         warp, parts, tiles = me >> 5, warps >> side, pairs >> 4
         start = block0 + cuda.blockIdx.x * beside
         block, part = start + (warp & (beside - 1)), warp >> side
@@ -68,26 +73,27 @@ def linear_kernel(bucket, side):
         items = rows << shift if column < block1 * OUTPUTS else 0
         exponent, before = i64(0), ZERO
         if item < items:
-            exponent = i64(ex[item >> shift]) + i64(ew[column])
+            exponent = i64(ex[row0 + (item >> shift)]) + i64(ew[column])
             if onto:
-                before = y[(item >> shift) * stride + column0 + column]
+                before = y[to_row0 + (item >> shift) * stride + column]
         first, last = tiles * part // parts, tiles * (part + 1) // parts
         last = last if block < block1 else first
-        sums(room, warp * size, w, block * tiles * TILE, xq, pairs, rows, first, last)
+        x = xq[row0 * pairs :]
+        sums(room, warp * size, w, block * tiles * TILE, x, pairs, rows, first, last)
         cuda.syncthreads()
         while item < items:
             row = item >> shift
             at, total = place(mine & 15, row) + (mine >> 4) * size, i64(0)
             for j in range(parts):
                 total += room[j * step + at]
-            to = row * stride + column0 + column
+            to = to_row0 + row * stride + column
             value = scaled(total, exponent)
             y[to] = add(before, value) if onto else value
             item += cuda.blockDim.x
             if item < items:
-                exponent = i64(ex[item >> shift]) + i64(ew[column])
+                exponent = i64(ex[row0 + (item >> shift)]) + i64(ew[column])
                 if onto:
-                    before = y[(item >> shift) * stride + column0 + column]
+                    before = y[to_row0 + (item >> shift) * stride + column]
 
     linear_block.__name__ += f"_{bucket}_{1 << side}"
     return kernel(linear_block)
@@ -104,15 +110,15 @@ def gated_kernel(bucket):
         """Warps of the lower half make the gates of a block, the others the ups."""
         room = cuda.shared.array(room_size, types.int64)
         warp, half = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 6
-        which, tiles = warp // half, pairs >> 4
-        share = warp - which * half
+        which, tiles, row0 = warp // half, pairs >> 4, cuda.blockIdx.y * bucket
+        rows, share = min(rows - row0, bucket), warp - which * half
         first, last = tiles * share // half, tiles * (share + 1) // half
         at = (cuda.blockIdx.x + which * blocks) * tiles * TILE
         item, output = cuda.threadIdx.x, cuda.threadIdx.x & 15
         column = cuda.blockIdx.x * OUTPUTS + output
         on_gate, on_up = i64(ew[column]), i64(ew[blocks * OUTPUTS + column])
-        on_row = i64(ex[min(item >> 4, rows - 1)])
-        sums(room, warp * size, w, at, xq, pairs, rows, first, last)
+        on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
+        sums(room, warp * size, w, at, xq[row0 * pairs :], pairs, rows, first, last)
         cuda.syncthreads()
         while item < rows * OUTPUTS:
             row = item >> 4
@@ -121,9 +127,9 @@ def gated_kernel(bucket):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
             made = mul(silu(scaled(gate, on_row + on_gate)), scaled(up, on_row + on_up))
-            h[row * stride + column0 + column] = made
+            h[(row0 + row) * stride + column0 + column] = made
             item += cuda.blockDim.x
-            on_row = i64(ex[min(item >> 4, rows - 1)])
+            on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
 
     gated_block.__name__ += f"_{bucket}"
     return kernel(gated_block)
@@ -196,29 +202,32 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
             xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add
         )
         return
+    given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add)
     blocks = block1 - block0
-    for m in range(0, rows, BUCKETS[-1]):
-        left = min(rows - m, BUCKETS[-1])
-        bucket = bucket_of(left)
-        warps, side = shape_of(bucket, pairs, blocks)
-        shape = (-(-blocks >> side), 32 * warps, stream)
-        linear_kernel(bucket, side)[shape](
-            xq[m * pairs :], ex[m:], w, ew, pairs, left, block0, block1, y[m * stride :],
-            stride, column0, add,
-        )  # fmt: skip
+    most = tile_rows(rows, -(-blocks // TILE_WARPS)) if rows > BUCKETS[-1] else 0
+    if most:
+        linear_tiles(stream, most, *given)
+        return
+    bucket = bucket_of(rows) if rows <= BUCKETS[-1] else MANY
+    warps, side = shape_of(bucket, pairs, blocks)
+    shape = ((-(-blocks >> side), -(-rows // bucket)), 32 * warps, stream)
+    linear_kernel(bucket, side)[shape](*given)
 
 
 def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
     """h = silu(gate) * up of both maps' exact products: linear twice, then glu_rows.
 
     Of w and ew the first `blocks` blocks of 16 outputs are gates, as many after them ups; h [.]
-    float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32; rows at most
-    those of the largest bucket.
+    float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32.
     """
-    assert 2 * pairs % INPUTS == 0 and rows <= BUCKETS[-1], (pairs, rows)
-    bucket = bucket_of(rows)
+    assert 2 * pairs % INPUTS == 0, pairs
+    most = tile_rows(rows, -(-blocks // (TILE_WARPS // 2))) if rows > BUCKETS[-1] else 0
+    if most:
+        gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
+        return
+    bucket = bucket_of(rows) if rows <= BUCKETS[-1] else MANY
     half = SHAPES[bucket][0 if blocks <= FEW // 2 else 1][0] // 2
-    shape = (blocks, 64 * parts_of(half, pairs >> 4), stream)
+    shape = ((blocks, -(-rows // bucket)), 64 * parts_of(half, pairs >> 4), stream)
     gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
 
 

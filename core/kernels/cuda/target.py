@@ -21,9 +21,12 @@ from .. import scalars
 SIMULATED = bool(config.ENABLE_CUDASIM)
 WARP = 32
 ALL_LANES = 0xFFFFFFFF
+MOST_UNASKED = 48 << 10  # bytes of shared memory that a launch may bring without more ado
 
 Signature = tuple[Any, ...]  # the compiler's types of a launch
 _recorded: list[tuple["Kernel", Signature]] | None = None
+_made: list["Kernel"] = []
+_keeps: Callable[["Kernel"], Any] | None = None
 
 
 # --- kernels and their launches ------------------------------------------------------------------
@@ -54,13 +57,18 @@ _MODULE, _INSIDE = cuda, _Inside()
 class Kernel:
     """A function of the device, compiled when it is first launched over arguments of some types.
 
-    kernel[blocks, threads, stream](*arguments) launches it.
+    kernel[blocks, threads, stream](*arguments) launches it. room: bytes of shared memory that a
+    launch brings, for the function's shared array of size 0.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., None], room: int = 0) -> None:
         self.name: str = function.__name__
-        self.function = function
+        self.function, self.room = function, room
+        self._allowed: set[Signature] = set()
         self.compiled = cuda.jit(_inside(function))
+        _made.append(self)
+        if _keeps is not None:
+            self.compiled._cache = _keeps(self)
 
     def __getitem__(self, shape: tuple[Any, ...]) -> Callable[..., None]:
         return partial(self._launch, shape)
@@ -69,19 +77,52 @@ class Kernel:
         if _recorded is None:
             # Small grids are meant; numba reads its settings again when its environment changes.
             config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-            self.compiled[shape](*arguments)
+            if self.room > MOST_UNASKED and not SIMULATED:
+                self._allow(tuple(numba.typeof(one) for one in arguments))
+            whole = (*shape, self.room) if len(shape) == 3 else shape
+            self.compiled[whole](*arguments)
         else:
             _recorded.append((self, tuple(numba.typeof(one) for one in arguments)))
 
+    def _allow(self, signature: Signature) -> None:
+        """Tell the driver that launches over these types bring so much shared memory."""
+        if signature in self._allowed:
+            return
+        from numba.cuda.cudadrv.driver import binding, driver
 
-def kernel(function: Callable[..., None]) -> Kernel:
+        self.compiled.compile(signature)
+        most = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        for made in self.compiled.overloads.values():
+            code = made._codelibrary.get_cufunc()
+            driver.cuKernelSetAttribute(most, self.room, code.handle, code.device.id)
+        self._allowed.add(signature)
+
+
+def kernel(function: Callable[..., None], room: int = 0) -> Kernel:
     """Mark a function as one that is launched."""
-    return Kernel(function)
+    return Kernel(function, room)
 
 
 def device(function: Callable[..., Any]) -> Any:
     """Mark a function as a part of kernels that itself asks for its thread or its block."""
     return _inside(function) if SIMULATED else cuda.jit(device=True)(function)
+
+
+def keep(keeps: Callable[[Kernel], Any]) -> None:
+    """Let every kernel, those made later too, ask keeps(kernel) for its code before it is compiled.
+
+    keeps(kernel): load_overload(types, context) gives it or None, save_overload(types, made) takes
+    what was compiled.
+    """
+    global _keeps
+    _keeps = keeps
+    for one in _made:
+        one.compiled._cache = keeps(one)
+
+
+def recording() -> bool:
+    """Whether launches are only listed."""
+    return _recorded is not None
 
 
 @contextmanager
@@ -194,6 +235,11 @@ if SIMULATED:
         return _everyone(value)[cuda.threadIdx.x // WARP * WARP + lane]
 
     @device
+    def lane_apart(value, apart):
+        """The value of the lane whose number differs in the bits of `apart`."""
+        return _everyone(value)[cuda.threadIdx.x ^ apart]
+
+    @device
     def block_rank(flag, room):
         """As on a device; `room` is not needed here."""
         flags = _everyone(flag)
@@ -244,6 +290,11 @@ else:
     def lane_value(value, lane):
         """The value of another lane of the warp; all lanes ask."""
         return cuda.shfl_sync(ALL_LANES, value, lane)
+
+    @device
+    def lane_apart(value, apart):
+        """The value of the lane whose number differs in the bits of `apart`; all lanes ask."""
+        return cuda.shfl_xor_sync(ALL_LANES, value, apart)
 
     @device
     def block_rank(flag, room):

@@ -1,0 +1,115 @@
+"""Routed experts over many rows: a block of threads makes 128 outputs of one expert for its slots.
+
+Slots, list of busy experts and weights are those of experts.py. An expert's slots go through in
+tiles of as many rows as they fill, so that few rows cost little.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from .clamped import clamped_unit
+from .linear_tiles import scaled_sum
+from .planes import OUTPUTS, TILE
+from .target import kernel
+from .tiles import LINE, THREADS, WARPS, gathered_tile_sums, room_size, tile_sums
+
+i64 = np.int64
+SMALL, MIDDLE, MOST = 32, 64, 96  # slots that go through at once
+AT_LEAST = 4  # slots a place, from which on tiles are the faster way
+
+
+@cache
+def up_tile_kernel():
+    """Gate, up and their unit: half of a block's outputs are gates."""
+    small, middle, large = (gathered_tile_sums(most) for most in (SMALL, MIDDLE, MOST))
+
+    def expert_up_tile(
+        xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0
+    ):  # fmt: skip
+        """Gates and ups of the blocks of blockIdx.x of expert busy[blockIdx.y]."""
+        room = cuda.shared.array(0, types.float32)
+        expert = busy[cuda.blockIdx.y]
+        if expert < 0:
+            return
+        me, half, tiles = cuda.threadIdx.x, WARPS // 2, pairs >> 4
+        which, start = (me >> 5) // half, cuda.blockIdx.x * half
+        block = (2 * expert + which) * blocks + min(start + (me >> 5) % half, blocks - 1)
+        at, output = block * tiles * TILE, me % (OUTPUTS * half)
+        column = start * OUTPUTS + output
+        own = min(column, blocks * OUTPUTS - 1)
+        on_gate = i64(ew[2 * expert * blocks * OUTPUTS + own])
+        on_up = i64(ew[(2 * expert + 1) * blocks * OUTPUTS + own])
+        for first in range(starts[expert], starts[expert + 1], MOST):
+            rows = min(MOST, starts[expert + 1] - first)
+            if rows <= SMALL:
+                small(room, w, at, xq, order, first, chosen, pairs, rows, tiles)
+            elif rows <= MIDDLE:
+                middle(room, w, at, xq, order, first, chosen, pairs, rows, tiles)
+            else:
+                large(room, w, at, xq, order, first, chosen, pairs, rows, tiles)
+            mine = rows if column < blocks * OUTPUTS else i64(0)
+            for row in range(me // (OUTPUTS * half), mine, THREADS // (OUTPUTS * half)):
+                on_row = i64(ex[order[first + row] // chosen])
+                gate = scaled_sum(room[row * LINE + output], on_row + on_gate)
+                up = scaled_sum(room[row * LINE + output + OUTPUTS * half], on_row + on_up)
+                h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
+            cuda.syncthreads()
+
+    return kernel(expert_up_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))
+
+
+@cache
+def down_tile_kernel():
+    """The map back, its results by the slots' numbers."""
+    small, middle, large = (tile_sums(most) for most in (SMALL, MIDDLE, MOST))
+
+    def expert_down_tile(
+        xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
+    ):  # fmt: skip
+        """The blocks of blockIdx.x of expert busy[blockIdx.y]."""
+        room = cuda.shared.array(0, types.float32)
+        expert = busy[cuda.blockIdx.y]
+        if expert < 0:
+            return
+        me, tiles, start = cuda.threadIdx.x, pairs >> 4, cuda.blockIdx.x * WARPS
+        block = expert * blocks + min(start + (me >> 5), blocks - 1)
+        at, output = block * tiles * TILE, me % (OUTPUTS * WARPS)
+        column = start * OUTPUTS + output
+        on_column = i64(ew[expert * blocks * OUTPUTS + min(column, blocks * OUTPUTS - 1)])
+        for first in range(starts[expert], starts[expert + 1], MOST):
+            rows = min(MOST, starts[expert + 1] - first)
+            x = xq[first * pairs :]
+            if rows <= SMALL:
+                small(room, w, at, x, pairs, rows, tiles)
+            elif rows <= MIDDLE:
+                middle(room, w, at, x, pairs, rows, tiles)
+            else:
+                large(room, w, at, x, pairs, rows, tiles)
+            mine = rows if column < blocks * OUTPUTS else i64(0)
+            for row in range(me // (OUTPUTS * WARPS), mine, THREADS // (OUTPUTS * WARPS)):
+                value = scaled_sum(room[row * LINE + output], i64(ex[first + row]) + on_column)
+                parts[order[first + row] * stride + column0 + column] = value
+            cuda.syncthreads()
+
+    return kernel(expert_down_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))
+
+
+def many_slots(slots, places):
+    """Whether tiles are the way for so many slots over so many places for busy experts."""
+    return slots >= AT_LEAST * places
+
+
+def expert_up_tiles(stream, *given):
+    """As expert_up."""
+    busy, blocks = given[5], given[9]
+    grid = (-(-blocks // (WARPS // 2)), busy.shape[0])
+    up_tile_kernel()[grid, THREADS, stream](*given)
+
+
+def expert_down_tiles(stream, *given):
+    """As expert_down."""
+    busy, blocks = given[5], given[8]
+    down_tile_kernel()[(-(-blocks // WARPS), busy.shape[0]), THREADS, stream](*given)

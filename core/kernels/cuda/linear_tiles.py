@@ -1,0 +1,112 @@
+"""Linear maps and gated units over many rows: a block of threads makes 128 outputs of a tile."""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from ..scalars import ZERO, add, mul, pow2, silu
+from .fragments import MOST_INPUTS
+from .planes import OUTPUTS, TILE
+from .target import device, kernel
+from .tiles import LINE, THREADS, WARPS, room_size, tile_sums
+
+i32, i64 = np.int32, np.int64
+ROWS = (32, 64, 96)  # of a tile
+CHIP = 132  # multiprocessors that tiles are chosen for; bits do not depend on it
+AT_ONCE = 8  # values of y that a thread asks for before it adds to them
+
+
+@device
+def scaled_sum(total, exponent):
+    """A rounded sum times a power of two."""
+    return mul(total, pow2(i32(exponent)))
+
+
+@cache
+def linear_tile_kernel(most):
+    """The kernel whose tiles have at most so many rows."""
+    sums, at_once = tile_sums(most), AT_ONCE
+
+    def linear_tile(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto):
+        """Rows of tile blockIdx.x, outputs of the blocks of blockIdx.y."""
+        room = cuda.shared.array(0, types.float32)
+        me, first = cuda.threadIdx.x, cuda.blockIdx.x * most
+        mine, tiles = min(most, rows - first), pairs >> 4
+        start = block0 + cuda.blockIdx.y * WARPS
+        # Warps without a block of their own go over the last one again, and nobody reads that.
+        block = min(start + (me >> 5), block1 - 1)
+        sums(room, w, block * tiles * TILE, xq[first * pairs :], pairs, mine, tiles)
+        output = me % (OUTPUTS * WARPS)
+        column, step = start * OUTPUTS + output, THREADS // (OUTPUTS * WARPS)
+        if column >= block1 * OUTPUTS:
+            return
+        on_column, before = i64(ew[column]), cuda.local.array(at_once, types.float32)
+        for row0 in range(me // (OUTPUTS * WARPS), mine, at_once * step):
+            for k in range(at_once):
+                before[k] = ZERO
+                if onto:
+                    row = min(row0 + k * step, mine - 1)
+                    before[k] = y[(first + row) * stride + column0 + column]
+            for k in range(at_once):
+                row = row0 + k * step
+                if row < mine:
+                    value = scaled_sum(room[row * LINE + output], i64(ex[first + row]) + on_column)
+                    to = (first + row) * stride + column0 + column
+                    y[to] = add(before[k], value) if onto else value
+
+    linear_tile.__name__ += f"_{most}"
+    return kernel(linear_tile, 4 * room_size(most))
+
+
+@cache
+def gated_tile_kernel(most):
+    """The kernel whose tiles have at most so many rows: half of a block's outputs are gates."""
+    sums = tile_sums(most)
+
+    def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+        """Rows of tile blockIdx.x, gates and ups of the blocks of blockIdx.y."""
+        room = cuda.shared.array(0, types.float32)
+        me, first, half = cuda.threadIdx.x, cuda.blockIdx.x * most, WARPS // 2
+        mine, tiles = min(most, rows - first), pairs >> 4
+        which, start = (me >> 5) // half, cuda.blockIdx.y * half
+        block = which * blocks + min(start + (me >> 5) % half, blocks - 1)
+        sums(room, w, block * tiles * TILE, xq[first * pairs :], pairs, mine, tiles)
+        output = me % (OUTPUTS * half)
+        column = start * OUTPUTS + output
+        if column >= blocks * OUTPUTS:
+            return
+        on_gate, on_up = i64(ew[column]), i64(ew[blocks * OUTPUTS + column])
+        for row in range(me // (OUTPUTS * half), mine, THREADS // (OUTPUTS * half)):
+            at, on_row = row * LINE + output, i64(ex[first + row])
+            gate = scaled_sum(room[at], on_row + on_gate)
+            up = scaled_sum(room[at + OUTPUTS * half], on_row + on_up)
+            h[(first + row) * stride + column0 + column] = mul(silu(gate), up)
+
+    gated_tile.__name__ += f"_{most}"
+    return kernel(gated_tile, 4 * room_size(most))
+
+
+def tile_rows(rows, groups):
+    """Rows of a tile, for so many groups of outputs; 0 where tiles would leave the chip idle."""
+    for most in reversed(ROWS):
+        if -(-rows // most) * groups >= CHIP and rows > most // 2:
+            return most
+    return 0
+
+
+def linear_tiles(stream, most, *given):
+    """As linear, inputs in whole tiles of 32."""
+    _, _, _, _, pairs, rows, block0, block1, *_ = given
+    assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
+    grid = (-(-rows // most), -(-(block1 - block0) // WARPS))
+    linear_tile_kernel(most)[grid, THREADS, stream](*given)
+
+
+def gated_tiles(stream, most, *given):
+    """As gated, for any number of rows."""
+    _, _, _, _, pairs, rows, blocks, *_ = given
+    assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
+    grid = (-(-rows // most), -(-blocks // (WARPS // 2)))
+    gated_tile_kernel(most)[grid, THREADS, stream](*given)

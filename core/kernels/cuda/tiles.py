@@ -1,0 +1,111 @@
+"""A block's integer products on the tensor cores: its warps' 16 outputs each by a tile of rows.
+
+For prompt steps. Rows stand in shared memory, a stage of two tiles of 32 inputs at a time, three
+stages on their way while one is read; weights go from memory to the registers of the one warp that
+needs them, as planes.py has them. Products, digits and bounds are those of fragments.py.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from ..scalars import rn
+from .fragments import by_planes, pointers
+from .planes import OUTPUTS, TILE
+from .target import SIMULATED, device
+
+WARPS = 2 if SIMULATED else 8  # of a block
+THREADS = 32 * WARPS
+LINE = OUTPUTS * WARPS + 4  # floats between two rows of sums, of banks of their own
+STAGES, STAGE_TILES = 4, 2
+# Tiles of weights on their way, by rows of a tile: what registers hold.
+AHEAD = {32: 8, 64: 6, 96: 4, 112: 2, 128: 2}
+
+
+def slab_bytes(most):
+    """Shared memory between two tiles of a stage of `most` rows."""
+    return 64 * most + 64
+
+
+def room_size(most):
+    """float32 of shared memory that tile_sums(most) needs."""
+    stages = 0 if SIMULATED else STAGES * STAGE_TILES * slab_bytes(most) // 4
+    return max(stages, most * LINE)
+
+
+@cache
+def tile_sums(most):
+    """The part of a kernel for at most so many rows:
+
+    sums(room, w, at, x, pairs, rows, tiles) leaves in the shared array room [.] float32, at
+    row * LINE + 16 * warp + output, RN of the products of the block of weights at byte `at` of w
+    [.] int8, each warp's own, with rows 0 to rows - 1 of x [rows, pairs] int32 (of int16 pairs),
+    over `tiles` tiles of inputs. x and w begin at a multiple of 16 bytes. All threads of a block
+    call it alike; the sums are there when it ends. Rows behind the last mean nothing.
+    """
+    return _simulated(False) if SIMULATED else _compiled(most, False)
+
+
+@cache
+def gathered_tile_sums(most):
+    """As tile_sums, its row r being row index[start + r] // per of x; index [.] int64:
+
+    sums(room, w, at, x, index, start, per, pairs, rows, tiles).
+    """
+    return _simulated(True) if SIMULATED else _compiled(most, True)
+
+
+def _simulated(gathers):
+    """A lane makes a few sums, without the others."""
+
+    def gathered(room, w, at, x, index, start, per, pairs, rows, tiles):
+        mine = OUTPUTS * (cuda.threadIdx.x >> 5)
+        for item in range(cuda.threadIdx.x & 31, OUTPUTS * rows, 32):
+            row, output = item // OUTPUTS, item % OUTPUTS
+            of = row if index is None else index[start + row] // per
+            total = sum(
+                by_planes(w, at + tile * TILE, output, x, of * pairs, tile) for tile in range(tiles)
+            )
+            room[row * LINE + mine + output] = rn(np.int64(total))
+        cuda.syncthreads()
+
+    def sums(room, w, at, x, pairs, rows, tiles):
+        gathered(room, w, at, x, None, 0, 1, pairs, rows, tiles)
+
+    device(gathered)
+    return gathered if gathers else device(sums)
+
+
+def _compiled(most, gathers):
+    from numba.cuda.extending import intrinsic
+
+    from .tiles_code import emit_tile_sums
+
+    wide = types.int64
+
+    @intrinsic
+    def sums(typing, room, w, at, x, pairs, rows, tiles):
+        signature = types.void(room, w, wide, x, wide, wide, wide)
+
+        def emit(context, builder, signature, values):
+            data = pointers(context, builder, signature, values, (0, 1, 3))
+            emit_tile_sums(builder, most, AHEAD[most], data, (values[2], *values[4:]))
+            return context.get_dummy_value()
+
+        return signature, emit
+
+    @intrinsic
+    def gathered(typing, room, w, at, x, index, start, per, pairs, rows, tiles):
+        signature = types.void(room, w, wide, x, index, *[wide] * 5)
+
+        def emit(context, builder, signature, values):
+            *data, rows_of = pointers(context, builder, signature, values, (0, 1, 3, 4))
+            index = (rows_of, values[5], values[6])
+            emit_tile_sums(builder, most, AHEAD[most], data, (values[2], *values[7:]), index)
+            return context.get_dummy_value()
+
+        return signature, emit
+
+    return gathered if gathers else sums
