@@ -1,7 +1,8 @@
 """The CUDA twins of kda.py: a warp a head of a row; the recurrence with its state in registers.
 
-Four neighbouring lanes make one value: each is one of the four chains over the keys, so it holds
-the keys of its remainder modulo 4, and the chains meet by a shuffle, (c0 + c1) + (c2 + c3).
+Four neighbouring lanes make two values: each is one of the four chains over the keys, so it holds
+the keys of its remainder modulo 4, and the chains meet by shuffles, (c0 + c1) + (c2 + c3). What a
+lane reads of shared memory serves both values: its reads take about as long as its sums.
 """
 
 from functools import cache
@@ -33,12 +34,15 @@ from ..scalars import (
     sub,
 )
 from .intrinsics import four_of
-from .target import WARP, device, kernel, lane_value, threads, warp_max, warp_sum
+from .target import WARP, device, kernel, lane_apart, threads, warp_max, warp_sum
+from .tensor import copies_done, copies_end, copy_one, put_two, two_of
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
 CHAINS = 4
 THREADS = 128
+VALUES = THREADS // 2  # of a head, of a block of threads
+AHEAD = 8  # rows that are copied together while others are computed
 
 
 @device
@@ -90,112 +94,145 @@ def kda_prepare(stream, *arguments):
 
 
 @device
-def joined(mine, meets):
-    """The four chains of a value, whose first lane is `meets`."""
-    first = add(lane_value(mine, meets), lane_value(mine, meets + 1))
-    return add(first, add(lane_value(mine, meets + 2), lane_value(mine, meets + 3)))
-
-
-@device
-def stage(staged, side, c, line, a, k, q):
-    """Put a row's decay, key and query of one channel into shared memory, by chain."""
-    at = (side * 3 * CHAINS + (c & 3)) * line + (c >> 2)
-    staged[at], staged[at + CHAINS * line], staged[at + 2 * CHAINS * line] = a, k, q
+def joined(mine):
+    """The four chains of a value, one of which this lane has, in each of their lanes."""
+    both = add(mine, lane_apart(mine, 1))
+    return add(both, lane_apart(both, 2))
 
 
 @cache
 def chain_loops(width):
-    """(recall, write) of one chain over its keys, for heads of so many keys.
+    """(recall, write) of one chain over its keys, for two values of heads of so many keys.
 
-    recall(s, staged, on_a, on_k) decays the keys and sums them by k; write(s, staged, on_k, on_q,
-    apart) adds k times what is apart and sums the result by q. s: the chain's state, in registers.
+    recall(s, t, staged, on_a, on_k) decays the keys of both values and sums them by k; write(s, t,
+    staged, on_k, on_q, apart, other) adds k times what is apart and sums the result by q. s, t: the
+    chain's states, in registers.
     """
     keys = width // CHAINS
-    quads = keys // 4 if keys % 4 == 0 else 0
+    quads = keys if keys % 4 == 0 else 0
 
     @device
-    def recall(s, staged, on_a, on_k):
-        total = ZERO
-        for i in range(0, 4 * quads, 4):
+    def recall(s, t, staged, on_a, on_k):
+        one, two = ZERO, ZERO
+        for i in range(0, quads, 4):
             by, at = four_of(staged, on_a + i), four_of(staged, on_k + i)
-            s[i], s[i + 1] = mul(s[i], by[0]), mul(s[i + 1], by[1])
-            s[i + 2], s[i + 3] = mul(s[i + 2], by[2]), mul(s[i + 3], by[3])
-            total = fma(s[i + 1], at[1], fma(s[i], at[0], total))
-            total = fma(s[i + 3], at[3], fma(s[i + 2], at[2], total))
-        for i in range(4 * quads, keys):
-            s[i] = mul(s[i], staged[on_a + i])
-            total = fma(s[i], staged[on_k + i], total)
-        return total
+            for j in range(4):
+                s[i + j], t[i + j] = mul(s[i + j], by[j]), mul(t[i + j], by[j])
+                one, two = fma(s[i + j], at[j], one), fma(t[i + j], at[j], two)
+        for i in range(quads, keys):
+            s[i], t[i] = mul(s[i], staged[on_a + i]), mul(t[i], staged[on_a + i])
+            one, two = fma(s[i], staged[on_k + i], one), fma(t[i], staged[on_k + i], two)
+        return one, two
 
     @device
-    def write(s, staged, on_k, on_q, apart):
-        total = ZERO
-        for i in range(0, 4 * quads, 4):
+    def write(s, t, staged, on_k, on_q, apart, other):
+        one, two = ZERO, ZERO
+        for i in range(0, quads, 4):
             at, by = four_of(staged, on_k + i), four_of(staged, on_q + i)
-            s[i], s[i + 1] = fma(at[0], apart, s[i]), fma(at[1], apart, s[i + 1])
-            s[i + 2], s[i + 3] = fma(at[2], apart, s[i + 2]), fma(at[3], apart, s[i + 3])
-            total = fma(s[i + 1], by[1], fma(s[i], by[0], total))
-            total = fma(s[i + 3], by[3], fma(s[i + 2], by[2], total))
-        for i in range(4 * quads, keys):
-            s[i] = fma(staged[on_k + i], apart, s[i])
-            total = fma(s[i], staged[on_q + i], total)
-        return total
+            for j in range(4):
+                s[i + j], t[i + j] = fma(at[j], apart, s[i + j]), fma(at[j], other, t[i + j])
+                one, two = fma(s[i + j], by[j], one), fma(t[i + j], by[j], two)
+        for i in range(quads, keys):
+            at, by = staged[on_k + i], staged[on_q + i]
+            s[i], t[i] = fma(at, apart, s[i]), fma(at, other, t[i])
+            one, two = fma(s[i], by, one), fma(t[i], by, two)
+        return one, two
 
     return recall, write
 
 
 @cache
+def row_fetcher(width):
+    """The part that starts copies of some rows of a head into one side of shared memory.
+
+    A row is decay, key and query by chain, then the block's values, then beta.
+    """
+    line, record = width // CHAINS + 4, record_of(width)
+
+    @device
+    def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head):
+        me, step = cuda.threadIdx.x, cuda.blockDim.x
+        value0, values = cuda.blockIdx.y * (step >> 1), step >> 1
+        for r in range(start, min(start + AHEAD, rows)):
+            to, row = (side * AHEAD + r - start) * record, row0 + r
+            source = (row * heads + head) * width
+            for c in range(me, width, step):
+                at = to + (c & 3) * line + (c >> 2)
+                copy_one(staged, at, a, source + c)
+                copy_one(staged, at + CHAINS * line, k, source + c)
+                copy_one(staged, at + 2 * CHAINS * line, q, source + c)
+            at = to + 3 * CHAINS * line
+            if me < values and value0 + me < width:
+                where = row * stride + (2 * heads + head) * width + value0 + me
+                copy_one(staged, at + me, qkv, where)
+            if me == values:
+                copy_one(staged, at + VALUES, beta, row * heads + head)
+        copies_end()
+
+    return fetch
+
+
+def record_of(width):
+    """Words of a staged row."""
+    return 3 * CHAINS * (width // CHAINS + 4) + VALUES + 4
+
+
+@cache
 def recurrence_kernel(width):
     """The recurrence for heads of so many keys and values."""
-    keys, (recall, write) = width // CHAINS, chain_loops(width)
-    line = keys + 4  # four chains read 16 bytes each at once, of banks of their own
-    room = 2 * 3 * CHAINS * line
+    keys, (recall, write), fetch = width // CHAINS, chain_loops(width), row_fetcher(width)
+    line, record = keys + 4, record_of(width)  # four chains read 16 bytes each, of their own banks
+    room = 2 * AHEAD * record_of(width)
 
-    def kda_rows_block(q, k, qkv, a, beta, states, runs, o, first):
-        """Item first + blockIdx.x; the values of blockIdx.y.
-
-        Decays, keys and queries of a row stand in shared memory; those of the next are on their
-        way while this one is computed.
-        """
+    def kda_rows_block(q, k, qkv, stride, a, beta, states, slots, heads, runs, o, first):
+        """Item first + blockIdx.x; the values of blockIdx.y, two a lane. All but runs are flat."""
         staged = cuda.shared.array(room, types.float32)
-        heads, slots = states.shape[2], states.shape[1]
-        item, me, step = first + cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-        run, head = item // heads, item % heads
-        value = (cuda.blockIdx.y * step + me) >> 2
-        column, own = min(value, width - 1), head * width
+        me, item = cuda.threadIdx.x, first + cuda.blockIdx.x
+        run, head, value0 = item // heads, item % heads, cuda.blockIdx.y * (cuda.blockDim.x >> 1)
+        value, chain = value0 + (me >> 2) * 2, me & 3
+        column = min(value, width - 2)
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
         if rows <= 0:
             return
-        chain, meets, slot = me & 3, cuda.laneid & 28, (position0 - 1) % slots
-        s = cuda.local.array(keys, types.float32)
+        fetch(staged, 0, 0, rows, q, k, qkv, stride, a, beta, row0, heads, head)
+        s, t = cuda.local.array(keys, types.float32), cuda.local.array(keys, types.float32)
+        slot = (position0 + slots - 1) % slots
+        kept = ((lane * slots + slot) * heads + head) * width * width + chain * width + column
         for i in range(keys):
-            key = CHAINS * i + chain
-            s[i] = states[lane, slot, head, key, column] if position0 > 0 else ZERO
-        for c in range(me, width, step):
-            stage(staged, 0, c, line, a[row0, own + c], k[row0, own + c], q[row0, own + c])
-        cuda.syncthreads()
-        for row in range(row0, row0 + rows):
-            side, on, at = (row - row0) & 1, row + 1 < row0 + rows, own + me
-            next_a, next_k, next_q = ZERO, ZERO, ZERO
-            if on and me < width:
-                next_a, next_k, next_q = a[row + 1, at], k[row + 1, at], q[row + 1, at]
-            wanted, share = qkv[row, 2 * heads * width + own + column], beta[row, head]
-            on_a = (side * 3 * CHAINS + chain) * line
-            on_k, on_q = on_a + CHAINS * line, on_a + 2 * CHAINS * line
-            known = joined(recall(s, staged, on_a, on_k), meets)
-            read = joined(write(s, staged, on_k, on_q, mul(share, sub(wanted, known))), meets)
-            if value < width and chain == 0:
-                o[row, own + column] = read
-            if value < width and row >= row0 + rows - slots:
-                slot = (position0 + row - row0) % slots
-                for i in range(keys):
-                    states[lane, slot, head, CHAINS * i + chain, column] = s[i]
-            if on and me < width:
-                stage(staged, 1 - side, me, line, next_a, next_k, next_q)
-            for c in range(me + step, width if on else 0, step):
-                at = own + c
-                stage(staged, 1 - side, c, line, a[row + 1, at], k[row + 1, at], q[row + 1, at])
+            s[i], t[i] = ZERO, ZERO
+            if position0 > 0:
+                s[i], t[i] = two_of(states, kept + CHAINS * width * i)
+        side = 0
+        for start in range(0, rows, AHEAD):
+            fetch(
+                staged, 1 - side, start + AHEAD, rows, q, k, qkv, stride, a, beta, row0, heads, head
+            )
+            copies_done(1)
             cuda.syncthreads()
+            for r in range(start, min(start + AHEAD, rows)):
+                at = (side * AHEAD + r - start) * record
+                on_a, on_v = at + chain * line, at + 3 * CHAINS * line
+                on_k, on_q, share = (
+                    on_a + CHAINS * line,
+                    on_a + 2 * CHAINS * line,
+                    staged[on_v + VALUES],
+                )
+                one, two = recall(s, t, staged, on_a, on_k)
+                wanted, other = staged[on_v + column - value0], staged[on_v + column - value0 + 1]
+                apart = mul(share, sub(wanted, joined(one)))
+                one, two = write(
+                    s, t, staged, on_k, on_q, apart, mul(share, sub(other, joined(two)))
+                )
+                one, two = joined(one), joined(two)
+                if value < width and chain == 0:
+                    put_two(o, ((row0 + r) * heads + head) * width + column, one, two)
+                if value < width and r >= rows - slots:
+                    slot = (position0 + r) % slots
+                    kept = ((lane * slots + slot) * heads + head) * width * width + chain * width
+                    for i in range(keys):
+                        put_two(states, kept + CHAINS * width * i + column, s[i], t[i])
+            cuda.syncthreads()
+            side = 1 - side
 
     kda_rows_block.__name__ += f"_{width}"
     return kernel(kda_rows_block)
@@ -203,11 +240,16 @@ def recurrence_kernel(width):
 
 def kda_rows(stream, q, k, qkv, a, beta, states, runs, o, first, last):
     """As the CPU's kda_rows, without its work space."""
-    width = states.shape[3]
+    slots, heads, width = states.shape[1:4]
     if last > first:
         block = threads(THREADS)
-        grid = (last - first, -(-width * CHAINS // block))
-        recurrence_kernel(width)[grid, block, stream](q, k, qkv, a, beta, states, runs, o, first)
+        grid = (last - first, -(-width * CHAINS // (2 * block)))
+        q, k, flat, a, beta, kept, out = (
+            one.reshape(one.size) for one in (q, k, qkv, a, beta, states, o)
+        )
+        recurrence_kernel(width)[grid, block, stream](
+            q, k, flat, qkv.shape[1], a, beta, kept, slots, heads, runs, out, first
+        )
 
 
 def kda_rows_as_registered(stream, q, k, qkv, a, beta, states, runs, o, work, first, last):

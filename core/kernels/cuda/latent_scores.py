@@ -1,0 +1,243 @@
+"""Scores of heads over the latent rows that they see, on the tensor cores, and the weights P.
+
+A warp has 16 heads in registers; 32 latent rows at a time pass by in shared memory. Both are int16
+as two bytes, so a score is four products of bytes. Scores stand in scratch as the lanes of a warp
+hold them: of a tile of 32 rows by a block of 16 heads word 128 n + 4 (4 g + t) + c has row 8 n + 2
+t + (c & 1) and head g + 8 (c >> 1). Weights take their place as bytes: word 128 b + 4 lane + i has
+byte b of rows 2 t, 2 t + 1, 8 + 2 t, 9 + 2 t of head g, of head g + 8, then of both 16 rows on:
+operand A of a product over 32 rows.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from ..attend_tile import P_ONE
+from ..scalars import LOG2E, exp2c, flt, mul, pow2, rint, rn, sub, to_int
+from ..scalars import bits as bits_of
+from ..weigh import LOWEST, in_order
+from .intrinsics import high_halves, low_halves
+from .target import WARP, device, kernel, lane_apart
+from .tensor import (
+    copies_done,
+    copies_end,
+    copy_four,
+    four_words,
+    high_bytes,
+    low_bytes,
+    product_ss,
+    product_su,
+    product_us,
+    product_uu,
+    put_four,
+)
+
+i32, i64 = np.int32, np.int64
+HEADS = 16  # of a warp
+TILE = HEADS * WARP  # scores of a warp's tile
+SUMS = 12  # of a lane: high, middle and low ones of four scores
+ALL_SUMS = 4 * SUMS
+
+
+@device
+def seen_by(position, count, kpool):
+    """How many latent rows a query sees: its pools' and those of the unfinished one."""
+    return count * kpool + (position + 1) % kpool
+
+
+@device
+def latent_place(j, position, table, picked, count, page_rows, kpool):
+    """Where the row j that a query sees lies in the arena."""
+    whole = count * kpool
+    at = (position + 1) // kpool * kpool + j - whole
+    if j < whole:
+        at = i64(picked[j // kpool]) * kpool + j % kpool
+    return i64(table[at // page_rows]) * page_rows + at % page_rows
+
+
+def onto(product):
+    """The part that adds a product to sums [.] at a place; a [.] has operand A."""
+
+    @device
+    def add_product(sums, at, a, start, b0, b1):
+        made = product(
+            a[start], a[start + 1], a[start + 2], a[start + 3], b0, b1,
+            sums[at], sums[at + 1], sums[at + 2], sums[at + 3],
+        )  # fmt: skip
+        sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = made[0], made[1], made[2], made[3]
+
+    return add_product
+
+
+onto_ss, onto_su, onto_us, onto_uu = map(onto, (product_ss, product_su, product_us, product_uu))
+
+
+@device
+def take_query(q, at, other, s, high, low):
+    """32 inputs of a lane's two heads as bytes: operand A, number s of them."""
+    a, b = four_words(q, at), four_words(q, other)
+    high[4 * s], low[4 * s] = high_bytes(a[0], a[1]), low_bytes(a[0], a[1])
+    high[4 * s + 1], low[4 * s + 1] = high_bytes(b[0], b[1]), low_bytes(b[0], b[1])
+    high[4 * s + 2], low[4 * s + 2] = high_bytes(a[2], a[3]), low_bytes(a[2], a[3])
+    high[4 * s + 3], low[4 * s + 3] = high_bytes(b[2], b[3]), low_bytes(b[2], b[3])
+
+
+@device
+def score_of(sums, at, power, scale):
+    """A score in its order, from the sums of its three parts."""
+    total = (i64(sums[at]) << i64(16)) + (i64(sums[at + 4]) << i64(8)) + i64(sums[at + 8])
+    return in_order(bits_of(mul(mul(rn(total), power), scale)))
+
+
+@device
+def top_of_row(value):
+    """The largest of the four lanes that share a head."""
+    value = max(value, lane_apart(value, 1))
+    return max(value, lane_apart(value, 2))
+
+
+@cache
+def score_kernel(width):
+    """The kernel for rows of so many values, a multiple of 32."""
+    steps, words, line = width // 32, width // 2, width // 2 + 16
+    chunks, held, size = words // 4, 4 * (width // 32), WARP * (width // 2 + 16)
+
+    def score_latents(
+        q, eq, positions, lanes, tables, latent, exponent, page_rows, kpool, picked, counts, scale,
+        scores, tiles, tops, d, first,
+    ):  # fmt: skip
+        """Tiles from blockIdx.x on in steps, a warp a block of heads, row first + blockIdx.z.
+
+        q, latent, scores [.] int32; tops [., heads] and d [., heads]: greatest scores by part,
+        and zeros.
+        """
+        room = cuda.shared.array(size, types.int32)
+        places = cuda.shared.array(WARP, types.int64)
+        me, lane, at = cuda.threadIdx.x, cuda.laneid, cuda.blockIdx.z
+        row, heads, parts = first + at, eq.shape[1], cuda.gridDim.x
+        blocks = (heads + HEADS - 1) // HEADS
+        own = cuda.blockIdx.y * (cuda.blockDim.x >> 5) + (me >> 5)
+        block, g, t = min(own, blocks - 1), lane >> 2, lane & 3
+        position, count, table = positions[row], counts[row], tables[lanes[row]]
+        seen = seen_by(position, count, kpool)
+        head, other = min(HEADS * block + g, heads - 1), min(HEADS * block + g + 8, heads - 1)
+        high, low = cuda.local.array(held, types.int32), cuda.local.array(held, types.int32)
+        for s in range(steps):
+            here, there = (row * heads + head) * words, (row * heads + other) * words
+            take_query(q, here + 16 * s + 4 * t, there + 16 * s + 4 * t, s, high, low)
+        on_head = pow2(i32(i64(eq[row, head]) + exponent))
+        on_other = pow2(i32(i64(eq[row, other]) + exponent))
+        top, top_other = LOWEST, LOWEST
+        tile = i64(cuda.blockIdx.x)
+        while tile * WARP < seen:
+            if me < WARP:
+                j = min(tile * WARP + me, seen - 1)
+                place = latent_place(j, position, table, picked[row], count, page_rows, kpool)
+                places[me] = place * words
+            cuda.syncthreads()
+            for c in range(me, WARP * chunks, cuda.blockDim.x):
+                j, inside = c // chunks, c % chunks * 4
+                copy_four(room, j * line + inside, latent, places[j] + inside)
+            copies_end()
+            copies_done(0)
+            cuda.syncthreads()
+            sums = cuda.local.array(ALL_SUMS, types.int32)
+            for k in range(ALL_SUMS):
+                sums[k] = 0
+            for s in range(steps):
+                for n in range(4):
+                    w = four_words(room, (8 * n + g) * line + 16 * s + 4 * t)
+                    h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
+                    l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
+                    onto_ss(sums, SUMS * n, high, 4 * s, h0, h1)
+                    onto_su(sums, SUMS * n + 4, high, 4 * s, l0, l1)
+                    onto_uu(sums, SUMS * n + 8, low, 4 * s, l0, l1)
+                    onto_us(sums, SUMS * n + 4, low, 4 * s, h0, h1)
+            for n in range(4):
+                j, k = tile * WARP + 8 * n + 2 * t, SUMS * n
+                a = score_of(sums, k, on_head, scale) if j < seen else LOWEST
+                b = score_of(sums, k + 1, on_head, scale) if j + 1 < seen else LOWEST
+                c = score_of(sums, k + 2, on_other, scale) if j < seen else LOWEST
+                e = score_of(sums, k + 3, on_other, scale) if j + 1 < seen else LOWEST
+                top, top_other = max(top, max(a, b)), max(top_other, max(c, e))
+                if own < blocks:
+                    to = ((at * tiles + tile) * blocks + block) * TILE
+                    put_four(scores, to + 128 * n + 4 * lane, a, b, c, e)
+            cuda.syncthreads()
+            tile += parts
+        top, top_other = top_of_row(top), top_of_row(top_other)
+        if t == 0 and own < blocks:
+            to = at * parts + cuda.blockIdx.x
+            tops[to, HEADS * block + g], tops[to, HEADS * block + g + 8] = top, top_other
+            if cuda.blockIdx.x == 0:
+                d[at, HEADS * block + g], d[at, HEADS * block + g + 8] = 0, 0
+
+    score_latents.__name__ += f"_{width}"
+    return kernel(score_latents)
+
+
+@device
+def weight_of(score, j, seen, top):
+    """P of row j, and 0 past the rows that are seen."""
+    if j >= seen:
+        return i32(0)
+    return to_int(rint(mul(exp2c(mul(sub(flt(in_order(score)), top), LOG2E)), P_ONE)))
+
+
+@device
+def greatest(tops, at, parts, head, t):
+    """A head's greatest score, out of those of all parts; the four lanes of a head share it out."""
+    top = LOWEST
+    for part in range(t, parts, 4):
+        top = max(top, tops[at * parts + part, head])
+    return flt(in_order(top_of_row(top)))
+
+
+@device
+def put_bytes(scores, to, p):
+    """The bytes of P, p [16] as scores stand, as three operands A."""
+    for b in range(3):
+        words = cuda.local.array(4, types.int32)
+        for i in range(4):
+            k = 8 * (i >> 1) + 2 * (i & 1)
+            if b < 2:
+                left, right = low_halves(p[k], p[k + 1]), low_halves(p[k + 4], p[k + 5])
+            else:
+                left, right = high_halves(p[k], p[k + 1]), high_halves(p[k + 4], p[k + 5])
+            words[i] = high_bytes(left, right) if b == 1 else low_bytes(left, right)
+        put_four(scores, to + 128 * b, words[0], words[1], words[2], words[3])
+
+
+@kernel
+def weigh_latents(positions, counts, kpool, scores, tiles, tops, parts, d, first):
+    """Scores become weights: a warp a tile, block of heads blockIdx.y, row first + blockIdx.z.
+
+    d [., heads] takes the sums of the weights.
+    """
+    lane, at, block = cuda.laneid, cuda.blockIdx.z, cuda.blockIdx.y
+    tile = i64(cuda.blockIdx.x * (cuda.blockDim.x >> 5) + (cuda.threadIdx.x >> 5))
+    seen = seen_by(positions[first + at], counts[first + at], kpool)
+    if tile * WARP >= seen:
+        return
+    g, t = lane >> 2, lane & 3
+    head, other = HEADS * block + g, HEADS * block + g + 8
+    top, top_other = greatest(tops, at, parts, head, t), greatest(tops, at, parts, other, t)
+    to = ((at * tiles + tile) * cuda.gridDim.y + block) * TILE + 4 * lane
+    p, total, more = cuda.local.array(16, types.int32), i32(0), i32(0)
+    for n in range(4):
+        four, j = four_words(scores, to + 128 * n), tile * WARP + 8 * n + 2 * t
+        p[4 * n] = weight_of(four[0], j, seen, top)
+        p[4 * n + 1] = weight_of(four[1], j + 1, seen, top)
+        p[4 * n + 2] = weight_of(four[2], j, seen, top_other)
+        p[4 * n + 3] = weight_of(four[3], j + 1, seen, top_other)
+        total = i32(total + i32(p[4 * n] + p[4 * n + 1]))
+        more = i32(more + i32(p[4 * n + 2] + p[4 * n + 3]))
+    put_bytes(scores, to, p)
+    for apart in (1, 2):
+        total = i32(total + lane_apart(total, apart))
+        more = i32(more + lane_apart(more, apart))
+    if t == 0:
+        cuda.atomic.add(d, (at, head), i64(total))
+        cuda.atomic.add(d, (at, other), i64(more))
