@@ -28,6 +28,7 @@ CONFIG = json.loads((Path(__file__).parent / "data" / "glm_real.json").read_text
 SIZES = glm_sizes(CONFIG)
 CONTEXT, PROMPT, ROWS = 8192, 2048, (1, 8, 32)
 TABLE: list[str] = []
+FIGURES: dict[str, float] = {}  # milliseconds a layer
 
 
 def tell(line: str) -> None:
@@ -84,6 +85,8 @@ def one(model: PeerModel, rows: int, *, prompt: bool, grouped: bool = True) -> N
     head = timed(lambda: model.logits(out[-1:] if prompt else out), 5)
     kind = "prompt" if prompt else "decode"
     how = "" if grouped else ", experts picked out"
+    name = f"torch: {kind} {rows} rows" + (" at 0" if prompt else "")
+    FIGURES[name] = min(FIGURES.get(name, took), took / SIZES.layers)
     tell(
         f"torch {kind} {rows} rows{how}: {took / SIZES.layers:.3f} ms a layer, eager"
         f" {eager / SIZES.layers:.3f}, logits {head:.3f} ms, experts {sum(each) / len(each):.1f},"
@@ -136,6 +139,7 @@ def with_transformers() -> None:
     with torch.no_grad():
         ids = torch.randint(0, SIZES.vocab, (1, PROMPT), device="cuda")
         prompt = timed(lambda: model(input_ids=ids, logits_to_keep=1, use_cache=False), 3)
+        FIGURES[f"transformers: prompt {PROMPT} rows at 0"] = prompt / layers
         tell(f"transformers prompt {PROMPT} rows: {prompt / layers:.2f} ms a layer")
         for rows, context in ((1, 256), (8, 256), (32, 64)):
             guarded(partial(decode, model, rows, context))
@@ -151,6 +155,7 @@ def decode(model: Any, rows: int, context: int) -> None:
     step = ids[:, :1]
     model(input_ids=step, use_cache=True, **kept)
     took = timed(lambda: model(input_ids=step, use_cache=True, **kept), 5)
+    FIGURES[f"transformers: decode {rows} rows"] = took / SIZES.layers
     tell(f"transformers decode {rows} rows: {took / SIZES.layers:.2f} ms a layer")
 
 
@@ -175,11 +180,13 @@ def main(parts: list[str]) -> None:
     """Print a table."""
     tell(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for part in (copy_rate, with_torch, with_transformers):
-        if not parts or part.__name__ in parts:
+        if part.__name__ in parts or not set(parts) - {"--json"}:
             guarded(part)
         gc.collect()
         torch.cuda.empty_cache()
     print("\n".join(["", "--- peers ---", *TABLE]), flush=True)  # noqa: T201
+    if "--json" in parts:
+        print(json.dumps(FIGURES), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
