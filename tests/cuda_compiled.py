@@ -123,7 +123,10 @@ def main(chip: str, shard: int, shards: int) -> None:
     current = SimpleNamespace(compute_capability=capability)
     DISPATCHER.get_current_device = lambda: current
     for name, (kernel, arguments) in list(launches().items())[shard::shards]:
-        ptx, _ = CUDA.compile_ptx(kernel.function, types.void(*arguments), cc=capability)
+        ptx, _ = CUDA.compile_ptx(
+            kernel.function, types.void(*arguments), cc=capability,
+            launch_bounds=kernel.most or None,
+        )  # fmt: skip
         wrong = sorted(set(FORBIDDEN.findall(ptx)))
         line = [name, wrong, *resources(ptx, chip)]
         print(json.dumps(line), flush=True)  # noqa: T201

@@ -1,4 +1,6 @@
-"""The CUDA twin of quantise.py: a block a row."""
+"""The CUDA twin of quantise.py: a block a row, held in registers where it is not too long."""
+
+from functools import cache
 
 import numpy as np
 from numba import cuda
@@ -6,6 +8,7 @@ from numba.core import types
 
 from ..quantise import sound_amax
 from ..scalars import INF_BITS, absolute_bits, flt, pow2, q16_value, row_exponent
+from .held import MOST_THREADS, ROOM, held_q16, held_shape
 from .target import block_max, device, kernel, threads
 from .twins import twin
 
@@ -37,7 +40,7 @@ def row_threads(width):
 
 @kernel
 def q16_block(x, q, e, flags, first):
-    """Row first + block."""
+    """Row first + block, read twice."""
     room = cuda.shared.array(32, types.int32)
     at, width = first + cuda.blockIdx.x, x.shape[1]
     row, digits = x[at], q[at]
@@ -52,9 +55,32 @@ def q16_block(x, q, e, flags, first):
             flags[at] |= np.uint8(1)
 
 
+@cache
+def q16_kernel(*shape):
+    """The kernel for rows of a shape of held_shape."""
+    q16, size = held_q16(*shape), 2 * ROOM
+
+    def q16_held(x, q, e, flags, first):
+        """Row first + block."""
+        room, at = cuda.shared.array(size, types.int32), first + cuda.blockIdx.x
+        exponent, top = q16(x[at], q[at], room)
+        if cuda.threadIdx.x == 0:
+            e[at] = exponent
+            if not sound_amax(top):
+                flags[at] |= np.uint8(1)
+
+    q16_held.__name__ += "_{}_{}_{:d}".format(*shape)
+    return kernel(q16_held, most=MOST_THREADS)
+
+
 def q16_rows(stream, x, q, e, flags, first, last):
     """As the CPU's q16_rows."""
-    if last > first:
+    if last <= first:
+        return
+    shape = held_shape(last - first, x.shape[1])
+    if shape:
+        q16_kernel(*shape)[last - first, shape[0], stream](x, q, e, flags, first)
+    else:
         q16_block[last - first, row_threads(x.shape[1]), stream](x, q, e, flags, first)
 
 

@@ -58,14 +58,16 @@ class Kernel:
     """A function of the device, compiled when it is first launched over arguments of some types.
 
     kernel[blocks, threads, stream](*arguments) launches it. room: bytes of shared memory that a
-    launch brings, for the function's shared array of size 0.
+    launch brings, for the function's shared array of size 0. most: threads that a block has at
+    most, 0 where registers do not depend on it.
     """
 
-    def __init__(self, function: Callable[..., None], room: int = 0) -> None:
+    def __init__(self, function: Callable[..., None], room: int = 0, most: int = 0) -> None:
         self.name: str = function.__name__
-        self.function, self.room = function, room
+        self.function, self.room, self.most = function, room, most
         self._allowed: set[Signature] = set()
-        self.compiled = cuda.jit(_inside(function))
+        bounds = {"launch_bounds": most} if most and not SIMULATED else {}
+        self.compiled = cuda.jit(**bounds)(_inside(function))
         _made.append(self)
         if _keeps is not None:
             self.compiled._cache = _keeps(self)
@@ -98,9 +100,9 @@ class Kernel:
         self._allowed.add(signature)
 
 
-def kernel(function: Callable[..., None], room: int = 0) -> Kernel:
+def kernel(function: Callable[..., None], room: int = 0, most: int = 0) -> Kernel:
     """Mark a function as one that is launched."""
-    return Kernel(function, room)
+    return Kernel(function, room, most)
 
 
 def device(function: Callable[..., Any]) -> Any:
