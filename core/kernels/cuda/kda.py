@@ -147,26 +147,30 @@ def row_fetcher(width):
 
     A row is decay, key and query by chain, then the block's values, then beta.
     """
-    line, record = width // CHAINS + 4, record_of(width)
+    line, record, whole = width // CHAINS + 4, record_of(width), 3 * CHAINS * (width // CHAINS + 4)
 
     @device
     def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head):
         me, step = cuda.threadIdx.x, cuda.blockDim.x
         value0, values = cuda.blockIdx.y * (step >> 1), step >> 1
-        for r in range(start, min(start + AHEAD, rows)):
-            to, row = (side * AHEAD + r - start) * record, row0 + r
-            source = (row * heads + head) * width
-            for c in range(me, width, step):
+        source = (row0 + start) * heads * width + head * width
+        value = (row0 + start) * stride + (2 * heads + head) * width + value0 + me
+        share = (row0 + start) * heads + head
+        to, left = side * AHEAD * record, min(AHEAD, rows - start)
+        while left > 0:
+            c = me
+            while c < width:
                 at = to + (c & 3) * line + (c >> 2)
                 copy_one(staged, at, a, source + c)
                 copy_one(staged, at + CHAINS * line, k, source + c)
                 copy_one(staged, at + 2 * CHAINS * line, q, source + c)
-            at = to + 3 * CHAINS * line
+                c += step
             if me < values and value0 + me < width:
-                where = row * stride + (2 * heads + head) * width + value0 + me
-                copy_one(staged, at + me, qkv, where)
+                copy_one(staged, to + whole + me, qkv, value)
             if me == values:
-                copy_one(staged, at + VALUES, beta, row * heads + head)
+                copy_one(staged, to + whole + VALUES, beta, share)
+            to, left = to + record, left - 1
+            source, value, share = source + heads * width, value + stride, share + heads
         copies_end()
 
     return fetch
@@ -182,7 +186,7 @@ def recurrence_kernel(width):
     """The recurrence for heads of so many keys and values."""
     keys, (recall, write), fetch = width // CHAINS, chain_loops(width), row_fetcher(width)
     line, record = keys + 4, record_of(width)  # four chains read 16 bytes each, of their own banks
-    room = 2 * AHEAD * record_of(width)
+    room, whole = 2 * AHEAD * record_of(width), 3 * CHAINS * (width // CHAINS + 4)
 
     def kda_rows_block(q, k, qkv, stride, a, beta, states, slots, heads, runs, o, first):
         """Item first + blockIdx.x; the values of blockIdx.y, two a lane. All but runs are flat."""
@@ -202,37 +206,36 @@ def recurrence_kernel(width):
             s[i], t[i] = ZERO, ZERO
             if position0 > 0:
                 s[i], t[i] = two_of(states, kept + CHAINS * width * i)
-        side = 0
-        for start in range(0, rows, AHEAD):
-            fetch(
-                staged, 1 - side, start + AHEAD, rows, q, k, qkv, stride, a, beta, row0, heads, head
+        row, side, first_slot = i64(0), 0, (position0 + max(rows - slots, 0)) % slots
+        while row < rows:
+            if row & (AHEAD - 1) == 0:
+                copies_done(0)
+                cuda.syncthreads()
+                side = (row // AHEAD) & 1
+                fetch(
+                    staged, 1 - side, row + AHEAD, rows, q, k, qkv, stride, a, beta, row0, heads,
+                    head,
+                )  # fmt: skip
+            at = (side * AHEAD + (row & (AHEAD - 1))) * record
+            on_a, on_v = at + chain * line, at + whole
+            on_k, on_q = on_a + CHAINS * line, on_a + 2 * CHAINS * line
+            share, mine = staged[on_v + VALUES], on_v + column - value0
+            wanted, other = staged[mine], staged[mine + 1]
+            one, two = recall(s, t, staged, on_a, on_k)
+            one, two = joined(one), joined(two)
+            one, two = write(
+                s, t, staged, on_k, on_q, mul(share, sub(wanted, one)), mul(share, sub(other, two))
             )
-            copies_done(1)
-            cuda.syncthreads()
-            for r in range(start, min(start + AHEAD, rows)):
-                at = (side * AHEAD + r - start) * record
-                on_a, on_v = at + chain * line, at + 3 * CHAINS * line
-                on_k, on_q, share = (
-                    on_a + CHAINS * line,
-                    on_a + 2 * CHAINS * line,
-                    staged[on_v + VALUES],
-                )
-                one, two = recall(s, t, staged, on_a, on_k)
-                wanted, other = staged[on_v + column - value0], staged[on_v + column - value0 + 1]
-                apart = mul(share, sub(wanted, joined(one)))
-                one, two = write(
-                    s, t, staged, on_k, on_q, apart, mul(share, sub(other, joined(two)))
-                )
-                one, two = joined(one), joined(two)
-                if value < width and chain == 0:
-                    put_two(o, ((row0 + r) * heads + head) * width + column, one, two)
-                if value < width and r >= rows - slots:
-                    slot = (position0 + r) % slots
-                    kept = ((lane * slots + slot) * heads + head) * width * width + chain * width
-                    for i in range(keys):
-                        put_two(states, kept + CHAINS * width * i + column, s[i], t[i])
-            cuda.syncthreads()
-            side = 1 - side
+            one, two = joined(one), joined(two)
+            if value < width and chain == 0:
+                put_two(o, ((row0 + row) * heads + head) * width + column, one, two)
+            if value < width and row >= rows - slots:
+                slot = first_slot + row - max(rows - slots, 0)
+                slot = slot - slots if slot >= slots else slot
+                kept = ((lane * slots + slot) * heads + head) * width * width + chain * width
+                for i in range(keys):
+                    put_two(states, kept + CHAINS * width * i + column, s[i], t[i])
+            row += 1
 
     kda_rows_block.__name__ += f"_{width}"
     return kernel(kda_rows_block)

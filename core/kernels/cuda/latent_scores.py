@@ -24,6 +24,7 @@ from .tensor import (
     copies_done,
     copies_end,
     copy_four,
+    copy_one,
     four_words,
     high_bytes,
     low_bytes,
@@ -39,6 +40,7 @@ HEADS = 16  # of a warp
 TILE = HEADS * WARP  # scores of a warp's tile
 SUMS = 12  # of a lane: high, middle and low ones of four scores
 ALL_SUMS = 4 * SUMS
+PLACES = 2 * WARP
 
 
 @device
@@ -98,57 +100,87 @@ def top_of_row(value):
     return max(value, lane_apart(value, 2))
 
 
+@kernel
+def list_latents(
+    positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, first
+):  # fmt: skip
+    """places [., 32 tiles]: where rows lie that row first + blockIdx.y sees; d [., heads]: zeros.
+
+    Whole tiles are listed: what a row does not see is its last row again.
+    """
+    at, j, row = cuda.blockIdx.y, i64(cuda.grid(1)), first + cuda.blockIdx.y
+    position, count, table = positions[row], counts[row], tables[lanes[row]]
+    seen = seen_by(position, count, kpool)
+    if j < (seen + WARP - 1) // WARP * WARP:
+        place = latent_place(
+            min(j, seen - 1), position, table, picked[row], count, page_rows, kpool
+        )
+        places[at * tiles * WARP + j] = i32(place)
+    if j < d.shape[1]:
+        d[at, j] = 0
+
+
 @cache
 def score_kernel(width):
     """The kernel for rows of so many values, a multiple of 32."""
     steps, words, line = width // 32, width // 2, width // 2 + 16
-    chunks, held, size = words // 4, 4 * (width // 32), WARP * (width // 2 + 16)
+    chunks, held = words // 4, 4 * (width // 32)
+
+    @device
+    def fetch_tile(room, at_hand, latent, places, listed, tile, parts, last, side):
+        """Start the copies of a tile, whose places are at hand, and of the next one's places."""
+        me, c, step = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+        while c < WARP * chunks and tile < last:
+            j, inside = c // chunks, c % chunks * 4
+            source = i64(at_hand[side * WARP + j]) * words + inside
+            copy_four(room, (side * WARP + j) * line + inside, latent, source)
+            c += step
+        if me < WARP and tile + parts < last:
+            where = listed + (tile + parts) * WARP + me
+            copy_one(at_hand, (1 - side) * WARP + me, places, where)
+        copies_end()
 
     def score_latents(
-        q, eq, positions, lanes, tables, latent, exponent, page_rows, kpool, picked, counts, scale,
-        scores, tiles, tops, d, first,
+        q, eq, positions, latent, exponent, kpool, counts, scale, places, scores, tiles, tops,
+        first,
     ):  # fmt: skip
-        """Tiles from blockIdx.x on in steps, a warp a block of heads, row first + blockIdx.z.
+        """Tiles of part blockIdx.x, a warp a block of heads, row first + blockIdx.z.
 
-        q, latent, scores [.] int32; tops [., heads] and d [., heads]: greatest scores by part,
-        and zeros.
+        q, latent, places, scores [.] int32; tops [., heads]: the greatest scores by part.
         """
-        room = cuda.shared.array(size, types.int32)
-        places = cuda.shared.array(WARP, types.int64)
-        me, lane, at = cuda.threadIdx.x, cuda.laneid, cuda.blockIdx.z
-        row, heads, parts = first + at, eq.shape[1], cuda.gridDim.x
+        room = cuda.shared.array(0, types.int32)
+        at_hand = cuda.shared.array(PLACES, types.int32)
+        me, lane, at = cuda.threadIdx.x, cuda.laneid, i64(cuda.blockIdx.z)
+        row, heads, parts = first + at, eq.shape[1], i64(cuda.gridDim.x)
         blocks = (heads + HEADS - 1) // HEADS
         own = cuda.blockIdx.y * (cuda.blockDim.x >> 5) + (me >> 5)
         block, g, t = min(own, blocks - 1), lane >> 2, lane & 3
-        position, count, table = positions[row], counts[row], tables[lanes[row]]
-        seen = seen_by(position, count, kpool)
+        seen = seen_by(positions[row], counts[row], kpool)
+        last = (seen + WARP - 1) // WARP  # tiles
+        tile, side, listed = i64(cuda.blockIdx.x), 0, at * tiles * WARP
+        if me < WARP and tile < last:
+            at_hand[me] = places[listed + tile * WARP + me]
+        cuda.syncthreads()
+        fetch_tile(room, at_hand, latent, places, listed, tile, parts, last, 0)
         head, other = min(HEADS * block + g, heads - 1), min(HEADS * block + g + 8, heads - 1)
         high, low = cuda.local.array(held, types.int32), cuda.local.array(held, types.int32)
+        here, there = (row * heads + head) * words, (row * heads + other) * words
         for s in range(steps):
-            here, there = (row * heads + head) * words, (row * heads + other) * words
             take_query(q, here + 16 * s + 4 * t, there + 16 * s + 4 * t, s, high, low)
         on_head = pow2(i32(i64(eq[row, head]) + exponent))
         on_other = pow2(i32(i64(eq[row, other]) + exponent))
         top, top_other = LOWEST, LOWEST
-        tile = i64(cuda.blockIdx.x)
-        while tile * WARP < seen:
-            if me < WARP:
-                j = min(tile * WARP + me, seen - 1)
-                place = latent_place(j, position, table, picked[row], count, page_rows, kpool)
-                places[me] = place * words
-            cuda.syncthreads()
-            for c in range(me, WARP * chunks, cuda.blockDim.x):
-                j, inside = c // chunks, c % chunks * 4
-                copy_four(room, j * line + inside, latent, places[j] + inside)
-            copies_end()
+        while tile < last:
             copies_done(0)
             cuda.syncthreads()
+            fetch_tile(room, at_hand, latent, places, listed, tile + parts, parts, last, 1 - side)
             sums = cuda.local.array(ALL_SUMS, types.int32)
             for k in range(ALL_SUMS):
                 sums[k] = 0
+            from_side = side * WARP * line
             for s in range(steps):
                 for n in range(4):
-                    w = four_words(room, (8 * n + g) * line + 16 * s + 4 * t)
+                    w = four_words(room, from_side + (8 * n + g) * line + 16 * s + 4 * t)
                     h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
                     l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
                     onto_ss(sums, SUMS * n, high, 4 * s, h0, h1)
@@ -165,17 +197,15 @@ def score_kernel(width):
                 if own < blocks:
                     to = ((at * tiles + tile) * blocks + block) * TILE
                     put_four(scores, to + 128 * n + 4 * lane, a, b, c, e)
-            cuda.syncthreads()
             tile += parts
+            side = 1 - side
         top, top_other = top_of_row(top), top_of_row(top_other)
         if t == 0 and own < blocks:
             to = at * parts + cuda.blockIdx.x
             tops[to, HEADS * block + g], tops[to, HEADS * block + g + 8] = top, top_other
-            if cuda.blockIdx.x == 0:
-                d[at, HEADS * block + g], d[at, HEADS * block + g + 8] = 0, 0
 
     score_latents.__name__ += f"_{width}"
-    return kernel(score_latents)
+    return kernel(score_latents, 2 * WARP * line * 4)
 
 
 @device

@@ -5,7 +5,7 @@ Few rows are cut into parts along what they see; where rows are many, each is on
 
 import numpy as np
 
-from .latent_scores import HEADS, TILE, score_kernel, weigh_latents
+from .latent_scores import HEADS, TILE, list_latents, score_kernel, weigh_latents
 from .latent_sums import BLOCKS, COLUMNS, MOST_ROWS, PAIR, QUARTERS, close_latents, sums_kernel
 from .target import SIMULATED, WARP, threads
 
@@ -34,7 +34,7 @@ def scratch_shapes(rows, heads, width, most):
     rows = min(rows, AT_ONCE)
     tiles, blocks = -(-most // WARP), -(-heads // HEADS)
     return (
-        (rows * tiles * blocks * TILE,), (max(rows, SCORING), blocks * HEADS),
+        (rows * tiles * (blocks * TILE + WARP),), (max(rows, SCORING), blocks * HEADS),
         (SUMMING * heads * width // max(1, width // COLUMNS),), (rows, blocks * HEADS),
     )  # fmt: skip
 
@@ -58,19 +58,24 @@ def attend_split(
     halves = -(-units * WARP // summers)
     for row in range(first, last, AT_ONCE):
         rows = min(AT_ONCE, last - row)
+        listed = rows * tiles * blocks * TILE
+        places, across = scores[listed:], -(-max(tiles * WARP, blocks * HEADS) // scorers)
+        list_latents[(across, rows), scorers, stream](
+            positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, row
+        )
         parts = parts_of(rows * groups, SCORING, tiles)
         score_kernel(width)[(parts, groups, rows), scorers, stream](
-            words, eq, positions, lanes, tables, flat, exponent, page_rows, kpool, picked, counts,
-            scale, scores, tiles, tops, d, row,
+            words, eq, positions, flat, exponent, kpool, counts, scale, places, scores, tiles,
+            tops, row,
         )  # fmt: skip
-        across = (-(-tiles * WARP // threads(SCORERS)), blocks, rows)
-        weigh_latents[across, threads(SCORERS), stream](
+        across = -(-tiles * WARP // scorers)
+        weigh_latents[(across, blocks, rows), scorers, stream](
             positions, counts, kpool, scores, tiles, tops, parts, d, row
         )
         parts = parts_of(rows * slices * halves, SUMMING, tiles)
         sums_kernel(width)[(slices, halves, rows * parts), summers, stream](
-            positions, lanes, tables, flat, exponent, page_rows, kpool, picked, counts, scores,
-            tiles, heads, d, parts, n, out, row,
+            positions, flat, exponent, kpool, counts, places, scores, tiles, heads, d, parts, n,
+            out, row,
         )  # fmt: skip
         if parts > 1:
             close_latents[(heads, rows), threads(SUMMERS), stream](

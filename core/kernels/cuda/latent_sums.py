@@ -13,13 +13,14 @@ from numba import cuda
 from numba.core import types
 
 from ..scalars import div, mul, pow2, rn
-from .latent_scores import HEADS, TILE, latent_place, onto_us, onto_uu, seen_by
+from .latent_scores import HEADS, TILE, onto_us, onto_uu, seen_by
 from .target import WARP, device, kernel
 from .tensor import (
     columns_of,
     copies_done,
     copies_end,
     copy_four,
+    copy_one,
     four_words,
     high_bytes,
     low_bytes,
@@ -29,13 +30,15 @@ i32, i64 = np.int32, np.int64
 MOST_ROWS = 1 << 14
 COLUMNS = 128  # of a block of threads
 QUARTERS = COLUMNS // 32
+CHUNKS = COLUMNS // 8  # pieces of 16 bytes of a row
 LINE = COLUMNS // 2 + 4  # words of a row in shared memory: eight rows' 16 bytes lie in all banks
 BLOCKS = 4  # blocks of heads that a block of threads has at most
 BYTES = 3 * 128  # words of the weights of a tile
 PAIR = 2  # blocks of heads of a warp
 SUMS = 16  # of a lane's product: four sums of four values
 ALL_SUMS, OPERANDS = PAIR * 4 * SUMS, PAIR * 12
-ROOM, SHARES, PLACES = 2 * WARP * LINE, 2 * BLOCKS * BYTES, 2 * WARP
+STAGES = 3  # tiles that are in shared memory, or on their way there
+ROOM, SHARES, PLACES = STAGES * WARP * LINE, STAGES * BLOCKS * BYTES, 4 * WARP
 
 
 @device
@@ -65,64 +68,76 @@ def sums_kernel(width):
     """The kernel for rows of so many values, a multiple of 32."""
     words = width // 2
 
+    @device
+    def fetch_tile(
+        room, shares, at_hand, latent, places, listed, scores, whole, apart, mine, column0, chunks,
+        tile, parts, last, side, place,
+    ):  # fmt: skip
+        """Start the copies of a tile, whose places are at hand, and of a later one's places."""
+        me, c, step = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+        while c < WARP * CHUNKS and tile < last:
+            j, inside = c // CHUNKS, c % CHUNKS * 4
+            if inside < chunks * 4:
+                source = i64(at_hand[place * WARP + j]) * words + column0 + inside
+                copy_four(room, (side * WARP + j) * LINE + inside, latent, source)
+            c += step
+        c = me
+        while c < mine * BYTES // 4 and tile < last:
+            j, inside = c // (BYTES // 4), c % (BYTES // 4) * 4
+            source = whole + tile * apart + j * TILE + inside
+            copy_four(shares, (side * BLOCKS + j) * BYTES + inside, scores, source)
+            c += step
+        if me < WARP and tile + 2 * parts < last:
+            where = listed + (tile + 2 * parts) * WARP + me
+            copy_one(at_hand, ((place + 2) & 3) * WARP + me, places, where)
+        copies_end()
+
     def sum_latents(
-        positions, lanes, tables, latent, exponent, page_rows, kpool, picked, counts, scores, tiles,
-        heads, d, parts, n, out, first,
+        positions, latent, exponent, kpool, counts, places, scores, tiles, heads, d, parts, n, out,
+        first,
     ):  # fmt: skip
         """Columns from 128 blockIdx.x on; row first + blockIdx.z // parts, tiles of a part."""
         room = cuda.shared.array(ROOM, types.int32)
         shares = cuda.shared.array(SHARES, types.int32)
-        places = cuda.shared.array(PLACES, types.int64)
-        me, lane, step = cuda.threadIdx.x, cuda.laneid, cuda.blockDim.x
-        at, part = cuda.blockIdx.z // parts, cuda.blockIdx.z % parts
+        at_hand = cuda.shared.array(PLACES, types.int32)
+        me, lane, warps = cuda.threadIdx.x, cuda.laneid, cuda.blockDim.x >> 5
+        at, part = i64(cuda.blockIdx.z // parts), i64(cuda.blockIdx.z % parts)
         row, blocks = first + at, (heads + HEADS - 1) // HEADS
-        unit0 = cuda.blockIdx.y * (step >> 5)
+        unit0 = cuda.blockIdx.y * warps
         unit, block0 = unit0 + (me >> 5), unit0 // QUARTERS * PAIR
         quarter, block = unit % QUARTERS, unit // QUARTERS * PAIR
-        mine = min(blocks - block0, max(PAIR, (step >> 5) // QUARTERS * PAIR))
+        mine = min(blocks - block0, max(PAIR, warps // QUARTERS * PAIR))
         column0 = COLUMNS // 2 * cuda.blockIdx.x
         chunks = min(COLUMNS // 2, words - column0) // 4
-        position, count, table = positions[row], counts[row], tables[lanes[row]]
-        seen = seen_by(position, count, kpool)
+        seen = seen_by(positions[row], counts[row], kpool)
+        last = (seen + WARP - 1) // WARP  # tiles
         sums = cuda.local.array(ALL_SUMS, types.int32)
         for k in range(ALL_SUMS):
             sums[k] = 0
         weights = cuda.local.array(OPERANDS, types.int32)
         working = block < blocks and 16 * quarter + column0 < words
-        tile, side = i64(part), 0
-        for ahead in range(2):
-            j = min((tile + ahead * parts) * WARP + lane, seen - 1)
-            if me < WARP:
-                place = latent_place(j, position, table, picked[row], count, page_rows, kpool)
-                places[ahead * WARP + lane] = place * words + column0
+        tile, side, place = part, 0, 0
+        listed, apart = at * tiles * WARP, blocks * TILE
+        whole = at * tiles * apart + block0 * TILE
+        if me < WARP:
+            for ahead in range(2):
+                if tile + ahead * parts < last:
+                    where = listed + (tile + ahead * parts) * WARP + me
+                    at_hand[ahead * WARP + me] = places[where]
         cuda.syncthreads()
-        fetched = tile
-        while tile * WARP < seen:
-            # Of the tile itself the first time, later of the next.
-            while fetched <= tile + parts:
-                to = (fetched - part) // parts & 1
-                if fetched * WARP < seen:
-                    for c in range(me, WARP * chunks, step):
-                        j, inside = c // chunks, c % chunks * 4
-                        copy_four(
-                            room, (to * WARP + j) * LINE + inside,
-                            latent, places[to * WARP + j] + inside,
-                        )  # fmt: skip
-                    whole = ((at * tiles + fetched) * blocks + block0) * TILE
-                    for c in range(me, mine * BYTES // 4, step):
-                        j, inside = c // (BYTES // 4), c % (BYTES // 4) * 4
-                        copy_four(
-                            shares, (to * BLOCKS + j) * BYTES + inside,
-                            scores, whole + j * TILE + inside,
-                        )  # fmt: skip
-                copies_end()
-                fetched += parts
+        for ahead in range(2):
+            fetch_tile(
+                room, shares, at_hand, latent, places, listed, scores, whole, apart, mine,
+                column0, chunks, tile + ahead * parts, parts, last, ahead, ahead,
+            )  # fmt: skip
+        while tile < last:
             copies_done(1)
             cuda.syncthreads()
-            if me < WARP:
-                j = min((tile + 2 * parts) * WARP + lane, seen - 1)
-                place = latent_place(j, position, table, picked[row], count, page_rows, kpool)
-                places[side * WARP + lane] = place * words + column0
+            free = side + 2 if side == 0 else side - 1
+            fetch_tile(
+                room, shares, at_hand, latent, places, listed, scores, whole, apart, mine,
+                column0, chunks, tile + 2 * parts, parts, last, free, (place + 2) & 3,
+            )  # fmt: skip
             if working:
                 for m in range(PAIR):
                     held = (side * BLOCKS + min(block + m, blocks - 1) - block0) * BYTES + 4 * lane
@@ -135,16 +150,16 @@ def sums_kernel(width):
                     h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
                     l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
                     for m in range(PAIR):
-                        to, a = (4 * m + c) * SUMS, 12 * m
-                        onto_uu(sums, to, weights, a, l0, l1)
-                        onto_uu(sums, to + 4, weights, a + 4, l0, l1)
-                        onto_uu(sums, to + 8, weights, a + 8, l0, l1)
-                        onto_us(sums, to + 12, weights, a + 8, h0, h1)
-                        onto_us(sums, to + 4, weights, a, h0, h1)
-                        onto_us(sums, to + 8, weights, a + 4, h0, h1)
-            cuda.syncthreads()
+                        first_sum, a = (4 * m + c) * SUMS, 12 * m
+                        onto_uu(sums, first_sum, weights, a, l0, l1)
+                        onto_uu(sums, first_sum + 4, weights, a + 4, l0, l1)
+                        onto_uu(sums, first_sum + 8, weights, a + 8, l0, l1)
+                        onto_us(sums, first_sum + 12, weights, a + 8, h0, h1)
+                        onto_us(sums, first_sum + 4, weights, a, h0, h1)
+                        onto_us(sums, first_sum + 8, weights, a + 4, h0, h1)
             tile += parts
-            side = 1 - side
+            side = 0 if side == 2 else side + 1
+            place = (place + 1) & 3
         if working:
             head, column = HEADS * block + (lane >> 2), 2 * (column0 + 16 * quarter + (lane & 3))
             to = (at, part, parts, row, head, heads, column, width, d, pow2(exponent), n, out)
