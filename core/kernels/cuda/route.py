@@ -1,4 +1,4 @@
-"""The CUDA twins of route.py: a warp picks a row's experts, a block sorts the slots."""
+"""The CUDA twins of route.py: a block picks a row's experts, a block finds an expert's slots."""
 
 import numpy as np
 from numba import cuda
@@ -7,25 +7,31 @@ from numba.core import types
 from ..route import LEAST
 from ..scalars import ZERO, add, bits, div, fma, mul, sigmoid
 from ..weigh import in_order
-from .target import WARP, device, kernel, lane_value, threads, warp_max
+from .target import WARP, block_sum, kernel, lane_value, threads, warp_max, warp_meets
+from .threshold import block_before
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
 MOST_EXPERTS, MOST_CHOSEN = 1024, 32
 TAKEN = i64(-(2**63))
-STAGED = 2048  # slots that stand in shared memory at a time
+MOST_THREADS = 512  # that look for an expert's slots
 THREADS = 256
 
 
 @kernel
-def route_warp(m, bias, k, scale, experts, weights, first):
+def route_block(m, bias, k, scale, experts, weights, first):
     """Row first + block; a key is a score's order above, the lower id greater, below."""
     keys = cuda.shared.array(MOST_EXPERTS, types.int64)
     scores = cuda.shared.array(MOST_CHOSEN, types.float32)
-    row, lane, many = first + cuda.blockIdx.x, cuda.threadIdx.x, bias.shape[0]
-    for e in range(lane, many, WARP):
+    row, me, many = first + cuda.blockIdx.x, cuda.threadIdx.x, bias.shape[0]
+    e, lane = me, me & (WARP - 1)
+    while e < many:
         order = in_order(bits(add(sigmoid(m[row, e]), bias[e])))
         keys[e] = (i64(order) << i64(32)) | (i64(0x7FFFFFFF) - i64(e))
+        e += cuda.blockDim.x
+    cuda.syncthreads()
+    if me >= WARP:
+        return
     mine = i64(MOST_EXPERTS)  # the expert that this lane holds
     for j in range(k):
         best = TAKEN
@@ -43,7 +49,7 @@ def route_warp(m, bias, k, scale, experts, weights, first):
     if lane < k:
         experts[row, rank] = mine
         scores[rank] = sigmoid(m[row, mine])
-    cuda.syncthreads()
+    warp_meets()
     total = scores[0]
     for j in range(1, k):
         total = add(total, scores[j])
@@ -55,80 +61,39 @@ def route_rows(stream, m, bias, k, scale, experts, weights, first, last):
     """As the CPU's route_rows."""
     assert bias.shape[0] <= MOST_EXPERTS and k <= WARP, (bias.shape, k)
     if last > first:
-        route_warp[last - first, WARP, stream](m, bias, k, scale, experts, weights, first)
-
-
-@device
-def stage_slots(experts, first, slots, staged):
-    """The experts of up to STAGED slots, in shared memory; returns how many."""
-    mine = min(STAGED, slots - first)
-    cuda.syncthreads()
-    for i in range(cuda.threadIdx.x, mine, cuda.blockDim.x):
-        staged[i] = experts[first + i]
-    cuda.syncthreads()
-    return mine
-
-
-@device
-def sums_before(counts, many):
-    """counts [many] shared become the sums of those before each; the first warp does it."""
-    lane, each = cuda.threadIdx.x, (many + WARP - 1) // WARP
-    low, high = min(lane * each, many), min((lane + 1) * each, many)
-    if lane < WARP:
-        total, before = i32(0), i32(0)
-        for e in range(low, high):
-            total = i32(total + counts[e])
-        for j in range(WARP):
-            other = lane_value(total, j)
-            before = i32(before + (other if j < lane else i32(0)))
-        for e in range(low, high):
-            mine = counts[e]
-            counts[e] = before
-            before = i32(before + mine)
+        block = threads(-(-bias.shape[0] // WARP) * WARP)
+        route_block[last - first, block, stream](m, bias, k, scale, experts, weights, first)
 
 
 @kernel
-def group_block(experts, order, starts):
-    """One block; a thread an expert: it counts its slots, and puts them down in their order."""
-    counts = cuda.shared.array(MOST_EXPERTS, types.int32)
-    staged = cuda.shared.array(STAGED, types.int32)
-    many, slots, me, step = (
-        starts.shape[0] - 1, experts.shape[0], cuda.threadIdx.x, cuda.blockDim.x
-    )  # fmt: skip
-    for e in range(me, many, step):
-        counts[e] = 0
-    for first in range(0, slots, STAGED):
-        mine = stage_slots(experts, first, slots, staged)
-        for e in range(me, many, step):
-            found = i32(0)
-            for i in range(mine):
-                found = i32(found + (i32(1) if staged[i] == e else i32(0)))
-            counts[e] += found
-    cuda.syncthreads()
-    sums_before(counts, many)
-    cuda.syncthreads()
-    for e in range(me, many, step):
-        starts[e] = counts[e]
+def group_expert(experts, each, order, starts):
+    """Expert blockIdx.x puts down its slots in their order; a thread looks at `each` of all."""
+    part, room = cuda.shared.array(MOST_THREADS, types.int64), cuda.shared.array(32, types.int64)
+    e, slots, me = i64(cuda.blockIdx.x), experts.shape[0], cuda.threadIdx.x
+    first, mine, less = me * each, i64(0), i64(0)
+    last = min(first + each, slots)
+    for i in range(first, last):
+        mine += i64(1) if experts[i] == e else i64(0)
+        less += i64(1) if experts[i] < e else i64(0)
+    before, start = block_before(part, mine), block_sum(less, room)
     if me == 0:
-        starts[many] = slots
-    for first in range(0, slots, STAGED):
-        mine = stage_slots(experts, first, slots, staged)
-        for e in range(me, many, step):
-            at = counts[e]
-            for i in range(mine):
-                if staged[i] == e:
-                    order[at] = first + i
-                    at += 1
-            counts[e] = at
+        starts[e] = start
+        if e == 0:
+            starts[cuda.gridDim.x] = slots
+    at = start + before
+    if mine > 0:
+        for i in range(first, last):
+            if experts[i] == e:
+                order[at] = i
+                at += 1
 
 
 def group_rows(stream, experts, order, starts):
     """As the CPU's group_rows."""
-    many = starts.shape[0] - 1
-    assert many <= MOST_EXPERTS, many
-    block = threads(-(-many // WARP) * WARP)
-    flat = experts.reshape(experts.size)
-    group_block[1, block, stream](flat, order, starts)
+    many, slots = starts.shape[0] - 1, experts.size
+    block = threads(min(MOST_THREADS, max(64, -(-slots // WARP) * WARP)))
+    flat = experts.reshape(slots)
+    group_expert[many, block, stream](flat, -(-slots // block), order, starts)
 
 
 @kernel

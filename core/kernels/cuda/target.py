@@ -237,6 +237,11 @@ if SIMULATED:
         return _everyone(value)[cuda.threadIdx.x // WARP * WARP + lane]
 
     @device
+    def warp_meets():
+        """What lanes of a warp wrote before it, they all see after it."""
+        cuda.syncthreads()
+
+    @device
     def lane_apart(value, apart):
         """The value of the lane whose number differs in the bits of `apart`."""
         return _everyone(value)[cuda.threadIdx.x ^ apart]
@@ -292,6 +297,11 @@ else:
     def lane_value(value, lane):
         """The value of another lane of the warp; all lanes ask."""
         return cuda.shfl_sync(ALL_LANES, value, lane)
+
+    @device
+    def warp_meets():
+        """What lanes of a warp wrote before it, they all see after it."""
+        cuda.syncwarp()
 
     @device
     def lane_apart(value, apart):
