@@ -43,6 +43,10 @@ Model = Annotated[
 TapeFile = Annotated[Path, typer.Argument(help="a tape", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 ModelPath = Annotated[str, typer.Option("--model", help="weights elsewhere than the tape says")]
+GATHERS = ("auto", "nccl", "links")
+Gather = Annotated[
+    str, typer.Option(help="columns between GPUs: nccl, links (over the host), or auto")
+]
 Threads = Annotated[int, typer.Option(min=0, help="threads a rank; 0: the cores, shared")]
 
 
@@ -58,6 +62,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
     tp: of_plan.Tp = 1,
     device: Annotated[str, typer.Option(help="cpu, or cuda: a rank a GPU")] = "cpu",
+    gather: Gather = "auto",
     threads: Threads = 0,
     parallel: of_plan.Parallel = 8,
     context: of_plan.Context = 0,
@@ -104,6 +109,7 @@ def serve(
         one_of("--digests", digests, ("off", "book", "rows", "full"))
         one_of("--marks", marks, ("page", "grid"))
         one_of("--device", device, ("cpu", "cuda"))
+        one_of("--gather", gather, GATHERS)
         asked = KeepingAsked(
             store, share, prompt_cache_gib, kv_pages, kv_cache, room, plan_order, prefix_wait,
             evict, spill_gib,
@@ -124,6 +130,7 @@ def serve(
                 drafts=mtp_drafts,
                 marks=marks,
                 device=device,
+                gather=gather,
                 **keeping._asdict(),
             ),
             tape=TapeOptions(
@@ -156,6 +163,7 @@ def replay(
     tp: Annotated[int, typer.Option(min=0, help="ranks; 0: as recorded")] = 0,
     threads: Threads = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, fake; as recorded by default")] = "",
+    gather: Gather = "auto",
     model: ModelPath = "",
     poison: Annotated[str, typer.Option(help="a, b or off; as recorded by default")] = "",
     with_faults: Annotated[bool, typer.Option("--with-faults", help="flip again")] = False,
@@ -169,6 +177,7 @@ def replay(
 
     one_of("--poison", poison, ("", "off", "a", "b"))
     one_of("--device", device, ("", "cpu", "cuda", "fake"))
+    one_of("--gather", gather, GATHERS)
     options = ReplayOptions(
         run=run,
         session=session,
@@ -186,7 +195,7 @@ def replay(
         as_json=as_json,
     )
     kind = "" if device == "fake" else device
-    raise typer.Exit(run_replay(tape, options, devices_for(threads, kind)))
+    raise typer.Exit(run_replay(tape, options, devices_for(threads, kind, gather)))
 
 
 @app.command()

@@ -15,8 +15,11 @@ class RankLost(Exception):
 class Leader(Protocol):
     """Rank 0's end of the control channel."""
 
-    def send(self, step: int, facts: Sequence[AnyFact]) -> None:
-        """Give a step's facts to every follower and wait until they acknowledge its header."""
+    def send(self, step: int, facts: Sequence[AnyFact], *, every_row: bool = False) -> None:
+        """Give a step's facts to every follower and wait until they acknowledge its header.
+
+        every_row: as a device's launch has it.
+        """
         ...
 
     def collect(self, step: int) -> list[Report]:
@@ -32,6 +35,7 @@ class Follower(Protocol):
     """A follower's end of the control channel."""
 
     rank: Rank
+    every_row: bool  # of the step received last
 
     def receive(self) -> tuple[int, Sequence[AnyFact]] | None:
         """The next step's facts, None when the run is over."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.families import FAMILIES
-from ..core.families.family import Choices, Family, UnsupportedShape
+from ..core.families.family import Choices, Family
 from ..core.families.glm import Glm
 from ..core.families.llama import Llama
 from ..events.ids import Rank
@@ -21,7 +21,9 @@ from .weights_load import Progress, load_weights
 
 if TYPE_CHECKING:
     from .cuda.device import CudaDevice
+    from .cuda.glm_device import GlmCudaDevice
     from .glm.device import GlmDevice
+    from .rank_process import RankProcess
 
 SPINS = 4000  # turns of a meeting before a thread gives its core away, where each has one
 
@@ -77,23 +79,22 @@ def cuda_group(
     threads: int = 1,
     progress: Progress = no_progress,
     choices: Choices | None = None,
-) -> "Sequence[CudaDevice]":
-    """Devices by rank, a GPU each. Raises UnsupportedShape: no GPU, too little of it, no kernels.
+    gather: str = "auto",
+) -> "Sequence[CudaDevice | GlmCudaDevice | RankProcess]":
+    """Devices by rank, rank 0's here and each other one's in a process of its own.
 
-    threads: of a rank, which one on a GPU does not have.
+    threads: of a rank, which one on a GPU does not have.  gather: how ranks hand columns over:
+    nccl, links, or auto.  Raises UnsupportedShape: no GPU, too little of it, no kernels.
     """
-    family = family_of(checkpoint, choices)
-    if not isinstance(family, Llama):
-        raise UnsupportedShape(
-            f"--device cuda: {checkpoint.name} is a {checkpoint.family}, whose steps run on the CPU"
-            " alone; --device cpu would do"
-        )
     from .cuda.card import open_card
 
     open_card(0)  # which says what is missing: the kernels cannot be loaded without
-    from .cuda.group import cuda_llama
+    from .cuda.group import cuda_ranks
 
-    return cuda_llama(checkpoint, family, settings, world=world, progress=progress)
+    return cuda_ranks(
+        checkpoint, settings, world=world, progress=progress, choices=choices or Choices(),
+        gather=gather,
+    )  # fmt: skip
 
 
 def device_here(recorded: str) -> str:

@@ -1,10 +1,11 @@
-"""The control link between rank threads of one process: frozen facts, by reference."""
+"""The control link of a group: facts to every follower, headers and reports back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from time import monotonic
+from typing import Protocol
 from zlib import crc32
 
 from ..core.device import Report
@@ -12,7 +13,7 @@ from ..core.link import Follower, Leader, RankLost
 from ..events.facts import AnyFact
 from ..events.ids import Rank
 
-LOOK_SECONDS = 0.25  # how often a wait looks whether the other thread still lives
+LOOK_SECONDS = 0.25  # how often a wait looks whether the other end still lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +25,50 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
+    """What a follower is given."""
+
     header: Header
     facts: Sequence[AnyFact]
+    every_row: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
-    """From a follower: an acknowledged header, a report, or the error that ended it."""
+class Gone:
+    """A follower says no more; why is whole: it names rank and step."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """From a follower: an acknowledged header, a report, or what ended it."""
 
     rank: Rank
-    said: Header | Report | BaseException
+    said: Header | Report | BaseException | Gone
+
+
+class Member(Protocol):
+    """A follower as the leader sees it."""
+
+    rank: Rank
+
+    def give(self, step: Step | None) -> None:
+        """Send a step; None ends its loop."""
+        ...
+
+    def silent(self) -> bool:
+        """Whether it will never say anything again, and has not said why."""
+        ...
 
 
 def thread_group(world: int, limit_seconds: float) -> tuple[Leader, list[Follower]]:
     """The two ends of a group's control channel; a group of one has nobody to talk to."""
     if world == 1:
         return NobodyLeader(), []
-    inbox: SimpleQueue[_Reply] = SimpleQueue()
-    outboxes: list[SimpleQueue[_Step | None]] = [SimpleQueue() for _ in range(1, world)]
-    followers = [
-        ThreadFollower(Rank(rank), outbox, inbox) for rank, outbox in enumerate(outboxes, 1)
-    ]
-    leader = ThreadLeader(followers, outboxes, inbox, limit_seconds)
+    inbox: SimpleQueue[Reply] = SimpleQueue()
+    followers = [ThreadFollower(Rank(rank), inbox) for rank in range(1, world)]
+    leader = GroupLeader(followers, inbox, limit_seconds)
     for follower in followers:
         follower.leader = leader
     return leader, list(followers)
@@ -55,7 +77,7 @@ def thread_group(world: int, limit_seconds: float) -> tuple[Leader, list[Followe
 class NobodyLeader:
     """Rank 0 of a group of one."""
 
-    def send(self, step: int, facts: Sequence[AnyFact]) -> None:
+    def send(self, step: int, facts: Sequence[AnyFact], *, every_row: bool = False) -> None:
         """There is no follower to tell."""
 
     def collect(self, step: int) -> list[Report]:
@@ -66,32 +88,27 @@ class NobodyLeader:
         """No follower waits."""
 
 
-class ThreadLeader:
-    """Rank 0's end: a queue to each follower and one back."""
+class GroupLeader:
+    """Rank 0's end: something to give each follower steps by, and one queue back."""
 
     def __init__(
-        self,
-        followers: "list[ThreadFollower]",
-        outboxes: "list[SimpleQueue[_Step | None]]",
-        inbox: "SimpleQueue[_Reply]",
-        limit_seconds: float,
+        self, members: Sequence[Member], inbox: "SimpleQueue[Reply]", limit_seconds: float
     ) -> None:
         self.thread = current_thread()
-        self._followers = followers
-        self._outboxes = outboxes
+        self._members = members
         self._inbox = inbox
         self._limit_seconds = limit_seconds
         self._digest = 0
         self._closed = False
 
-    def send(self, step: int, facts: Sequence[AnyFact]) -> None:
+    def send(self, step: int, facts: Sequence[AnyFact], *, every_row: bool = False) -> None:
         """Give a step's facts to every follower and wait for each to acknowledge its header."""
         self.thread = current_thread()
         facts = tuple(facts)
         self._digest = _chained(self._digest, step, facts)
         header = Header(step, self._digest)
-        for outbox in self._outboxes:
-            outbox.put(_Step(header, facts))
+        for member in self._members:
+            member.give(Step(header, facts, every_row))
         for rank, said in self._gather(step, "acknowledge").items():
             if said != header:
                 raise RankLost(f"rank {rank} acknowledged {said} in step {step}, not {header}")
@@ -109,16 +126,16 @@ class ThreadLeader:
         """End the followers' loops; nothing waits for ever."""
         if not self._closed:
             self._closed = True
-            for outbox in self._outboxes:
-                outbox.put(None)
+            for member in self._members:
+                member.give(None)
 
     def _gather(self, step: int, verb: str) -> dict[Rank, Header | Report]:
         """One reply of every follower, in the order of their ranks."""
         said: dict[Rank, Header | Report] = {}
-        early: list[_Reply] = []
+        early: list[Reply] = []
         give_up = monotonic() + self._limit_seconds
-        while len(said) < len(self._followers):
-            missing = [one.rank for one in self._followers if one.rank not in said]
+        while len(said) < len(self._members):
+            missing = [one.rank for one in self._members if one.rank not in said]
             try:
                 reply = self._inbox.get(timeout=min(LOOK_SECONDS, self._limit_seconds))
             except Empty:
@@ -129,63 +146,97 @@ class ThreadLeader:
                         f" within {self._limit_seconds:g} s"
                     ) from None
                 continue
-            if isinstance(reply.said, BaseException):
-                error = reply.said
-                raise RankLost(
-                    f"rank {reply.rank} failed in step {step}: {type(error).__name__}: {error}"
-                ) from error
+            heard = _sound(reply, step)
             if reply.rank in said:  # it went on while others have yet to answer
                 early.append(reply)
             else:
-                said[reply.rank] = reply.said
+                said[reply.rank] = heard
         for reply in early:
             self._inbox.put(reply)
-        return {follower.rank: said[follower.rank] for follower in self._followers}
+        return {member.rank: said[member.rank] for member in self._members}
 
     def _look_for_the_dead(self, step: int, missing: Sequence[Rank]) -> None:
-        for follower in self._followers:
-            thread = follower.thread
-            silent = self._inbox.empty()  # a thread's last words count, though it is gone
-            if follower.rank in missing and silent and thread and not thread.is_alive():
-                raise RankLost(f"rank {follower.rank} died in step {step}")
+        for member in self._members:
+            nothing_came = self._inbox.empty()  # last words count, though who said them is gone
+            if member.rank in missing and nothing_came and member.silent():
+                raise RankLost(f"rank {member.rank} died in step {step}")
 
 
-class ThreadFollower:
-    """A follower's end."""
+def _sound(reply: Reply, step: int) -> Header | Report:
+    """What a follower said, unless that ended it. Raises RankLost."""
+    said = reply.said
+    if isinstance(said, Gone):
+        raise RankLost(said.why)
+    if isinstance(said, BaseException):
+        what = f"{type(said).__name__}: {said}"
+        raise RankLost(f"rank {reply.rank} failed in step {step}: {what}") from said
+    return said
 
-    def __init__(
-        self, rank: Rank, inbox: "SimpleQueue[_Step | None]", outbox: "SimpleQueue[_Reply]"
-    ) -> None:
+
+class CheckingFollower:
+    """A follower's end, whatever the way: steps come, each header is checked and answered."""
+
+    def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self.thread: Thread | None = None
-        self.leader: ThreadLeader | None = None
-        self._inbox = inbox
-        self._outbox = outbox
+        self.every_row = False
         self._digest = 0
 
     def receive(self) -> tuple[int, Sequence[AnyFact]] | None:
         """The next step's facts, None when the run is over; its header is checked and answered."""
-        self.thread = current_thread()
         given = self._next()
         if given is None:
             return None
         step = given.header.step
         self._digest = _chained(self._digest, step, given.facts)
         mine = Header(step, self._digest)
-        self._outbox.put(_Reply(self.rank, mine))
+        self._say(mine)
         if mine != given.header:
             raise RankLost(f"rank {self.rank} reads {mine} in step {step}, sent {given.header}")
+        self.every_row = given.every_row
         return step, given.facts
 
     def report(self, report: Report) -> None:
         """Say what this rank did."""
-        self._outbox.put(_Reply(self.rank, report))
+        self._say(report)
+
+    def _next(self) -> Step | None:
+        raise NotImplementedError
+
+    def _say(self, said: Header | Report) -> None:
+        raise NotImplementedError
+
+
+class ThreadFollower(CheckingFollower):
+    """A follower that is a thread of rank 0's process: frozen facts come by reference."""
+
+    def __init__(self, rank: Rank, outbox: "SimpleQueue[Reply]") -> None:
+        super().__init__(rank)
+        self.thread: Thread | None = None
+        self.leader: GroupLeader | None = None
+        self._inbox: SimpleQueue[Step | None] = SimpleQueue()
+        self._outbox = outbox
+
+    def receive(self) -> tuple[int, Sequence[AnyFact]] | None:
+        """The next step's facts, None when the run is over; its header is checked and answered."""
+        self.thread = current_thread()
+        return super().receive()
+
+    def give(self, step: Step | None) -> None:
+        """Rank 0 sends a step; None ends the loop."""
+        self._inbox.put(step)
+
+    def silent(self) -> bool:
+        """Whether its thread has ended."""
+        return self.thread is not None and not self.thread.is_alive()
 
     def fail(self, error: BaseException) -> None:
         """Say that this rank cannot go on."""
-        self._outbox.put(_Reply(self.rank, error))
+        self._outbox.put(Reply(self.rank, error))
 
-    def _next(self) -> _Step | None:
+    def _say(self, said: Header | Report) -> None:
+        self._outbox.put(Reply(self.rank, said))
+
+    def _next(self) -> Step | None:
         while True:
             try:
                 return self._inbox.get(timeout=LOOK_SECONDS)

@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.apply import apply
 from ..core.decide import decide
@@ -77,12 +78,24 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     with told_of_compiles(say):
         devices = MAKERS[options.device](
             checkpoint, settings_of(opened), world=options.world, threads=options.threads,
-            progress=count, choices=choices,
+            progress=count, choices=choices, **_ways(options.device, options.gather),
         )  # fmt: skip
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
     gc.freeze()  # compilers and tokenizers leave much behind that no collection need walk again
-    return Loaded(opened, devices, text, ends, str(checkpoint.path), plan.notes)
+    notes = (*plan.notes, *_gathers(devices[0]))
+    return Loaded(opened, devices, text, ends, str(checkpoint.path), notes)
+
+
+def _ways(device: str, gather: str) -> dict[str, str]:
+    """What the makers of GPUs' ranks are told beside what all are told."""
+    return {"gather": gather} if device == "cuda" else {}
+
+
+def _gathers(device: Any) -> tuple[str, ...]:
+    """How ranks on GPUs hand each other columns, to be said; it is on no tape: bits are equal."""
+    said = device.gather.said if hasattr(device, "gather") else ""
+    return (said,) if said else ()
 
 
 def _refuse_fake_cards(name: str, device: str) -> None:
@@ -122,16 +135,20 @@ def _text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:
     return ModelText(codec, chat), chat.ends if chat is not None else ends
 
 
-def devices_for(threads: int, device: str = "") -> Callable[[str], MakeDevices]:
+def devices_for(
+    threads: int, device: str = "", gather: str = "auto"
+) -> Callable[[str], MakeDevices]:
     """Where weights are named to what makes devices for a run on a tape.
 
     device: what was asked for; where nothing was, a run of GPUs goes to a CPU if there are none.
     Making them raises ModelError where the weights are not found, Refused where they are others.
     """
-    return lambda model: lambda opened: _devices_of(opened, model, threads, device)
+    return lambda model: lambda opened: _devices_of(opened, model, threads, device, gather)
 
 
-def _devices_of(opened: RunOpened, model: str, threads: int, asked: str) -> Sequence[Device]:
+def _devices_of(
+    opened: RunOpened, model: str, threads: int, asked: str, gather: str
+) -> Sequence[Device]:
     if opened.family == "fake":
         warm(use_cache(), lambda line: None)
         return fake_group(opened, opened.world)
@@ -144,7 +161,7 @@ def _devices_of(opened: RunOpened, model: str, threads: int, asked: str) -> Sequ
     devices = MAKERS[kind](
         checkpoint, settings_of(opened), world=opened.world,
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
-        choices=choices_of(opened.rules),
+        choices=choices_of(opened.rules), **_ways(kind, gather),
     )  # fmt: skip
     if devices[0].model_digest == opened.model_digest:
         gc.freeze()  # as in load

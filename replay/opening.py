@@ -53,6 +53,7 @@ class RunOptions:
     prefix_wait: bool = True
     evict: str = "odds"
     device: str = "cpu"
+    gather: str = "auto"
 
 
 # How prompts are kept since runs say so: where others part from them, what is read back stays,

@@ -1,15 +1,15 @@
-"""The ranks of a run: follower threads that fold the leader's facts, and their reports."""
+"""The ranks of a run: followers, threads or processes, that fold the leader's facts, and report."""
 
 from collections.abc import Sequence
 from threading import Thread
 
-from ..core.apply import apply
 from ..core.book import book_digest
-from ..core.decide import expects_report
 from ..core.device import Device, Pair, Report, Running
 from ..core.link import Follower, Leader, RankLost
 from ..core.state import State, open_state
-from ..devices.links import thread_group
+from ..devices.following import follow
+from ..devices.links import GroupLeader, thread_group
+from ..devices.rank_process import RankProcess
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import StreamId
 
@@ -17,33 +17,44 @@ HANG_SECONDS = 120.0  # longer than any step; a rank that takes more has hung
 
 
 class Ranks:
-    """Rank 0's view of its group: followers are threads of this process."""
+    """Rank 0's view of its group: followers are threads of this process, or processes."""
 
     def __init__(self, opened: RunOpened, devices: Sequence[Device]) -> None:
         assert len(devices) == opened.world, f"{len(devices)} devices for {opened.world} ranks"
         self.devices = list(devices)
-        self.states: list[State] = []
+        self._states: list[State] = []  # of followers that are threads
         self._failed: list[RankLost] = []  # of followers, the first one first
-        self._every_row = False
-        self._leader: Leader
-        self._leader, followers = thread_group(len(devices), HANG_SECONDS)
         self._threads: list[Thread] = []
-        for follower, device in zip(followers, devices[1:], strict=True):
-            state = open_state(opened, leader=False)
-            self.states.append(state)
-            thread = Thread(
-                target=self._follow,
-                args=(follower, device, state),
-                daemon=True,
-                name=f"rank {follower.rank}",
-            )
-            thread.start()
-            self._threads.append(thread)
+        self._leader = self._followed(opened)
+
+    def _followed(self, opened: RunOpened) -> Leader:
+        """Rank 0's end of the control channel, every follower listening at the other."""
+        far = [one for one in self.devices[1:] if isinstance(one, RankProcess)]
+        if far:
+            assert len(far) == len(self.devices) - 1, "followers are processes, or none of them is"
+            for member in far:
+                member.open(opened)
+            return GroupLeader(far, far[0].inbox, HANG_SECONDS)
+        leader, followers = thread_group(len(self.devices), HANG_SECONDS)
+        for follower, device in zip(followers, self.devices[1:], strict=True):
+            self._states.append(open_state(opened, leader=False))
+            self._threads.append(self._started(follower, device, self._states[-1]))
+        return leader
+
+    def _started(self, follower: Follower, device: Device, state: State) -> Thread:
+        given = (follower, device, state, self._failed.append)
+        thread = Thread(target=follow, args=given, daemon=True, name=f"rank {follower.rank}")
+        thread.start()
+        return thread
+
+    @property
+    def states(self) -> list[State]:
+        """The followers', by rank; a process keeps its own, which is equal to rank 0's."""
+        return self._states or [self._lead_state] * (len(self.devices) - 1)
 
     def send(self, step: int, facts: Sequence[AnyFact], *, every_row: bool = False) -> None:
         """Give a step to the followers before it is launched."""
-        self._every_row = every_row
-        self._leader.send(step, facts)
+        self._leader.send(step, facts, every_row=every_row)
 
     def reports(self, step: int, running: Running, state: State) -> list[Report]:
         """Wait for rank 0's own report and the followers', by rank. Raises RankLost."""
@@ -82,22 +93,3 @@ class Ranks:
 
     def _state(self, rank: int) -> State:
         return self.states[rank - 1] if rank else self._lead_state
-
-    def _follow(self, follower: Follower, device: Device, state: State) -> None:
-        step = 0
-        try:
-            while (given := follower.receive()) is not None:
-                step, facts = given
-                for fact in facts:
-                    apply(state, fact)
-                running = device.launch(state, facts, every_row=self._every_row)
-                if expects_report(facts):
-                    book = book_digest(state)
-                    report = running.report()
-                    report.step, report.book = step, book
-                    follower.report(report)
-        except BaseException as error:  # the leader must hear of anything that ends a rank
-            said = f"{type(error).__name__}: {error}"
-            self._failed.append(RankLost(f"rank {follower.rank} failed in step {step}: {said}"))
-            follower.fail(error)
-            device.close()  # whoever waits for this rank in a step goes home

@@ -3,30 +3,29 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kvtape.core.families.llama import Llama
-from kvtape.devices.cuda.group import cuda_llama
-from kvtape.devices.group import family_of, no_progress
+from kvtape.core.families.family import Choices
+from kvtape.devices.cuda.group import cuda_ranks
+from kvtape.devices.group import no_progress
 from kvtape.devices.weights.checkpoint import Checkpoint
 
 from .cpu_rig import CpuRig
 
 
 class CudaRig(CpuRig):
-    """Ranks on cards. captures: steps are graphs."""
+    """A rank on a card. captures: steps are graphs."""
 
     captures = True
 
     def make(self, checkpoint: Checkpoint, world: int, threads: int) -> Sequence[Any]:
         """The devices by rank."""
-        family = family_of(checkpoint)
-        assert isinstance(family, Llama)
-        return cuda_llama(
-            checkpoint, family, self.settings, world=world, progress=no_progress,
+        assert world == 1, "followers are processes, which cannot be driven by hand"
+        return cuda_ranks(
+            checkpoint, self.settings, world=world, progress=no_progress, choices=Choices(),
             captures=self.captures,
         )  # fmt: skip
 
 
 class EagerRig(CudaRig):
-    """Ranks on cards, each kernel launched by itself."""
+    """A rank on a card, each kernel launched by itself."""
 
     captures = False

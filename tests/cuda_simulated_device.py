@@ -11,7 +11,6 @@ from typing import Any, cast
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-from kvtape.devices.cuda.device import CudaDevice
 from kvtape.devices.weights.checkpoint import Checkpoint
 from kvtape.events import facts as f
 from kvtape.tests.cpu_rig import CpuRig
@@ -43,7 +42,6 @@ def main() -> None:
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
     checkpoint = cast(Checkpoint, RandomLlama(SMALLEST))
-    CudaDevice.warm = lambda self: None  # type: ignore[method-assign]
     for kind in (CpuRig, EagerRig):
         with kind(checkpoint, poison="a", **SMALL) as rig:
             print(json.dumps(steps(rig)), flush=True)  # noqa: T201

@@ -13,6 +13,7 @@ from kvtape.core.apply import apply
 from kvtape.core.device import Device, Report, Running
 from kvtape.core.link import RankLost
 from kvtape.core.state import State
+from kvtape.devices import following
 from kvtape.devices.fake import fake_group
 from kvtape.devices.http.door import DoorSettings
 from kvtape.devices.http.serve import bind
@@ -184,7 +185,7 @@ def break_apply(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
                 raise ValueError("a bit fell out")
         apply(state, fact)
 
-    monkeypatch.setattr(ranks, "apply", broken)
+    monkeypatch.setattr(following, "apply", broken)
 
 
 @pytest.mark.parametrize("where", ["launch", "report"])

@@ -15,6 +15,8 @@ F32 = 4  # bytes
 class GatherByLinks(Joined):
     """Own columns are copied to the host, handed round, and the whole is copied back."""
 
+    said = "GPUs hand each other columns by way of the host, which takes its time (--gather links)"
+
     def __init__(self, card: Card, circle: Circle, sizes: Sizes) -> None:
         whole = max(sizes.whole, 2 * circle.world)
         super().__init__(card, circle, {"own": ((max(sizes.own, 2),), np.float32)})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.kernels.cuda.columns import pack_columns, spread_columns
+from ...core.kernels.cuda.target import recording
 from ...core.link import RankLost
 from ..circle import Circle
 from .card import Array, Launch, NoCard
@@ -59,6 +60,8 @@ class GatherByNccl(Joined):
     in one launch. A thread looks at the clock: a step past the limit is aborted on this rank, which
     ends the group.
     """
+
+    said = "GPUs hand each other columns over NCCL"
 
     def __init__(
         self, card: Any, circle: Circle, sizes: Sizes, identity: tuple[int, ...], limit_s: float
@@ -151,9 +154,12 @@ class GatherByNccl(Joined):
 
     def _all_gather(self, of: int, to: int, count: int) -> Launch:
         """Of every rank `count` float32 values at `of`, side by side at `to`."""
-        return lambda: self._communicator.allGather(
-            of, to, count, self._nccl.NCCL_FLOAT32, self._stream
-        )
+
+        def launch() -> None:
+            if not recording():
+                self._communicator.allGather(of, to, count, self._nccl.NCCL_FLOAT32, self._stream)
+
+        return launch
 
     def _together(self, gathers: list[Launch]) -> Launch:
         """Several all-gathers as one launch."""

@@ -8,7 +8,12 @@ from .card import Array, Launch
 
 
 class Gather(Protocol):
-    """How one rank's columns come to all. What is bound runs in every step, on all ranks alike."""
+    """How one rank's columns come to all. What is bound runs in every step, on all ranks alike.
+
+    said: the way, for whoever starts a server.
+    """
+
+    said: str
 
     def bind(self, x: Array, first: int, last: int) -> list[Launch]:
         """Launches after which x [rows, width] has every rank's columns; [first, last) are own.
@@ -43,6 +48,8 @@ class Gather(Protocol):
 
 class Alone:
     """A rank without others has every column already, and nobody to compare a step with."""
+
+    said = ""
 
     def bind(self, x: Array, first: int, last: int) -> list[Launch]:
         """Nothing to do."""
