@@ -84,6 +84,13 @@ if SIMULATED:
         """Store two neighbouring float32 of an array [.]; `at` is a multiple of 2."""
         array[at], array[at + 1] = a, b
 
+    put_floats = put_four
+
+    @device
+    def put_words(array, at, a, b):
+        """Store two neighbouring int32 of an array [.]; `at` is a multiple of 2."""
+        array[at], array[at + 1] = a, b
+
     @device
     def columns_of(array, at):
         """Of 32 rows of 8 int16, lane l naming row l's first word: pairs of neighbouring rows.
@@ -174,22 +181,6 @@ else:
         return FOUR(array, types.int64), emit
 
     @intrinsic
-    def put_four(typing, array, at, a, b, c, d):
-        """Store four neighbouring int32 of an array [.] at once; `at` is a multiple of 4."""
-
-        def emit(context, builder, signature, values):
-            quad = ir.VectorType(WORD, 4)
-            place = _place(context, builder, signature.args[0], *values[:2])
-            whole = ir.Constant(quad, ir.Undefined)
-            for k in range(4):
-                whole = builder.insert_element(whole, values[2 + k], WORD(k))
-            pointer = builder.bitcast(place, quad.as_pointer(place.type.addrspace))
-            builder.store(whole, pointer, align=16)
-            return context.get_dummy_value()
-
-        return types.void(array, types.int64, *[types.int32] * 4), emit
-
-    @intrinsic
     def two_of(typing, array, at):
         """Two neighbouring float32 of an array [.] in one load; `at` is a multiple of 2."""
 
@@ -203,21 +194,32 @@ else:
 
         return types.UniTuple(types.float32, 2)(array, types.int64), emit
 
-    @intrinsic
-    def put_two(typing, array, at, a, b):
-        """Store two neighbouring float32 of an array [.] at once; `at` is a multiple of 2."""
-
+    def _put(name, count, kind, element):
         def emit(context, builder, signature, values):
-            pair = ir.VectorType(ir.FloatType(), 2)
+            pair = ir.VectorType(element, count)
             place = _place(context, builder, signature.args[0], *values[:2])
             whole = ir.Constant(pair, ir.Undefined)
-            for k in range(2):
+            for k in range(count):
                 whole = builder.insert_element(whole, values[2 + k], WORD(k))
             pointer = builder.bitcast(place, pair.as_pointer(place.type.addrspace))
-            builder.store(whole, pointer, align=8)
+            builder.store(whole, pointer, align=4 * count)
             return context.get_dummy_value()
 
-        return types.void(array, types.int64, types.float32, types.float32), emit
+        def two(typing, array, at, a, b):
+            return types.void(array, types.int64, kind, kind), emit
+
+        def four(typing, array, at, a, b, c, d):
+            return types.void(array, types.int64, kind, kind, kind, kind), emit
+
+        put = two if count == 2 else four
+        put.__name__ = name
+        return intrinsic(put)
+
+    # Store neighbouring int32, or float32, of an array [.] at once; `at` is a multiple of as many.
+    put_two = _put("put_two", 2, types.float32, ir.FloatType())
+    put_words = _put("put_words", 2, types.int32, WORD)
+    put_floats = _put("put_floats", 4, types.float32, ir.FloatType())
+    put_four = _put("put_four", 4, types.int32, WORD)
 
     @intrinsic
     def columns_of(typing, array, at):
