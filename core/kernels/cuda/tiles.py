@@ -24,6 +24,20 @@ STAGES, STAGE_TILES = 4, 2
 AHEAD = {32: 8, 64: 6, 96: 4, 112: 2, 128: 2}
 
 
+# Sets of registers for a stage of weights, where four warps multiply together.
+SETS = {32: 4, 64: 4, 96: 2, 128: 2}
+
+
+def warpgroups():
+    """Whether the card's warps multiply by fours: sm_90a does, none before it and none after."""
+    return tuple(cuda.get_current_device().compute_capability[:2]) == (9, 0)
+
+
+def plane_bytes(most):
+    """Shared memory of a tile of `most` rows, high or low bytes, where warps multiply by fours."""
+    return 32 * most
+
+
 def slab_bytes(most):
     """Shared memory between two tiles of a stage of `most` rows."""
     return 64 * most + 64
@@ -82,8 +96,12 @@ def _compiled(most, gathers):
     from numba.cuda.extending import intrinsic
 
     from .tiles_code import emit_tile_sums
+    from .warpgroup_code import emit_group_sums
 
-    wide = types.int64
+    wide, many = types.int64, AHEAD[most]
+    emit_sums = emit_tile_sums
+    if warpgroups():
+        emit_sums, many = emit_group_sums, SETS[most]
 
     @intrinsic
     def sums(typing, room, w, at, x, pairs, rows, tiles):
@@ -91,7 +109,7 @@ def _compiled(most, gathers):
 
         def emit(context, builder, signature, values):
             data = pointers(context, builder, signature, values, (0, 1, 3))
-            emit_tile_sums(builder, most, AHEAD[most], data, (values[2], *values[4:]))
+            emit_sums(builder, most, many, data, (values[2], *values[4:]))
             return context.get_dummy_value()
 
         return signature, emit
@@ -103,7 +121,7 @@ def _compiled(most, gathers):
         def emit(context, builder, signature, values):
             *data, rows_of = pointers(context, builder, signature, values, (0, 1, 3, 4))
             index = (rows_of, values[5], values[6])
-            emit_tile_sums(builder, most, AHEAD[most], data, (values[2], *values[7:]), index)
+            emit_sums(builder, most, many, data, (values[2], *values[7:]), index)
             return context.get_dummy_value()
 
         return signature, emit

@@ -24,14 +24,14 @@ PIECES = 4 * STAGE_TILES  # of 16 bytes, of a row in a stage
 GROUP = 2  # mma side by side whose rows are loaded together
 
 
-def _act(builder, text, form="", values=()):
+def act(builder, text, form="", values=()):
     """An instruction for what it does: it stays where it stands among others of its kind."""
     form = ",".join([one for one in (form, "~{memory}") if one])
     kind = ir.FunctionType(VOID, [one.type for one in values])
     builder.call(ir.InlineAsm(kind, text, form, side_effect=True), values)
 
 
-def _shared(builder, pointer):
+def shared(builder, pointer):
     """Where a pointer points within shared memory."""
     text = "{ .reg .u64 at; cvta.to.shared.u64 at, $1; cvt.u32.u64 $0, at; }"
     return asm(builder, text, "=r,l", WORD, [builder.ptrtoint(pointer, WIDE)])
@@ -92,9 +92,9 @@ class _Copies:
             size = builder.select(both, WORD(16), WORD(0))
             place = builder.add(self.listed[k], ahead) if self.listed else source
             text = f"cp.async.cg.shared.global [$0+{64 * k * self.each}], [$1], 16, $2;"
-            _act(builder, text, "r,l,r", (to, place, size))
+            act(builder, text, "r,l,r", (to, place, size))
             source = builder.add(source, self.step)
-        _act(builder, "cp.async.commit_group;")
+        act(builder, "cp.async.commit_group;")
 
 
 def _multiply(builder, planes, kept, at, offset):
@@ -129,7 +129,7 @@ def emit_tile_sums(builder, most, ahead, data, values, index=None):
     tiles = builder.trunc(tiles, WORD)
     me = builder.zext(asm(builder, "mov.u32 $0, %tid.x;", "=r", WORD, []), WIDE)
     lane = builder.and_(me, WIDE(31))
-    room = _shared(builder, data[0])
+    room = shared(builder, data[0])
     copies = _Copies(builder, most, me, room, data[2], pairs, rows, tiles, index)
     weights = address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))
     stage_bytes = STAGE_TILES * slab_bytes(most)
@@ -160,8 +160,8 @@ def emit_tile_sums(builder, most, ahead, data, values, index=None):
             if k % STAGE_TILES == 0:
                 stage = builder.lshr(builder.add(here, WORD(k)), WORD(1))
                 side = builder.and_(stage, WORD(STAGES - 1))
-                _act(builder, f"cp.async.wait_group {STAGES - 2};")
-                _act(builder, "bar.sync 0;")
+                act(builder, f"cp.async.wait_group {STAGES - 2};")
+                act(builder, "bar.sync 0;")
                 later = builder.and_(builder.add(side, WORD(STAGES - 1)), WORD(STAGES - 1))
                 into = builder.mul(later, WORD(stage_bytes))
                 copies.begin(builder.add(stage, WORD(STAGES - 1)), into)
@@ -170,15 +170,15 @@ def emit_tile_sums(builder, most, ahead, data, values, index=None):
             _multiply(builder, now, kept, from_here, (k % STAGE_TILES) * slab_bytes(most))
             take(builder.add(here, WORD(k + ahead)), planes)
 
-    _repeat(builder, tile, tiles, ahead, body)
-    made = [[_rounded(builder, [one[pair] for one in sums]) for pair in range(4)] for sums in kept]
-    _act(builder, "cp.async.wait_all;")
-    _act(builder, "bar.sync 0;")
-    _leave(builder, data[0], me, lane, made)
-    _act(builder, "bar.sync 0;")
+    repeat(builder, tile, tiles, ahead, body)
+    made = [[rounded(builder, [one[pair] for one in sums]) for pair in range(4)] for sums in kept]
+    act(builder, "cp.async.wait_all;")
+    act(builder, "bar.sync 0;")
+    leave(builder, data[0], me, lane, made)
+    act(builder, "bar.sync 0;")
 
 
-def _repeat(builder, tile, tiles, step, body):
+def repeat(builder, tile, tiles, step, body):
     """body() once and on while a tile is left, a step further each time."""
     inside = builder.append_basic_block("stages")
     after = builder.append_basic_block("stages.after")
@@ -191,7 +191,7 @@ def _repeat(builder, tile, tiles, step, body):
     builder.position_at_end(after)
 
 
-def _rounded(builder, sums):
+def rounded(builder, sums):
     """RN of 65536 high + 256 middle + low."""
     high, middle, low = (builder.sext(builder.load(one), WIDE) for one in sums)
     total = builder.add(builder.shl(high, WIDE(16)), builder.shl(middle, WIDE(8)))
@@ -199,7 +199,7 @@ def _rounded(builder, sums):
     return asm(builder, "cvt.rn.f32.s64 $0, $1;", "=f,l", REAL, [total])
 
 
-def _leave(builder, room, me, lane, made):
+def leave(builder, room, me, lane, made):
     """Every rounded sum into its place."""
     group, third = builder.lshr(lane, WIDE(2)), builder.and_(lane, WIDE(3))
     warp = builder.lshr(me, WIDE(5))
