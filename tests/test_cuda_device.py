@@ -19,7 +19,6 @@ from kvtape.devices.cuda.tables import StepRoom, StepTables
 from kvtape.devices.draws import DrawTables
 from kvtape.devices.group import cuda_group, device_here
 from kvtape.devices.settings import DeviceSettings
-from kvtape.devices.weights.find import find_model
 
 from .cpu_rig import CpuRig, tiny, tiny_bits, tiny_tokens
 from .device_play import SCENES, Told, play
@@ -188,9 +187,3 @@ def test_where_there_is_no_gpu_it_is_said() -> None:
     with pytest.raises(NoCard, match="--device cuda"):
         cuda_group(tiny(), SETTINGS)
     assert device_here("cuda") == "cpu"
-
-
-def test_a_family_without_gpu_steps_is_refused_by_name() -> None:
-    checkpoint = find_model(str(HERE / "data" / "glm_tiny"))
-    with pytest.raises(Exception, match="is a glm, whose steps run on the CPU alone"):
-        cuda_group(checkpoint, SETTINGS)
