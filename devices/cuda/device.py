@@ -28,6 +28,7 @@ from ..settings import DeviceSettings
 from ..step_header import header_of
 from ..tally import note_all_sums, note_flags, note_tokens
 from ..weights.checkpoint import Checkpoint
+from .ahead import compile_ahead
 from .gathering import Gather, alone
 from .graph import Graphs
 from .inspect import CudaInspector
@@ -92,11 +93,13 @@ class CudaDevice(OnCard, PagedRank):
         The steps are of rows that nobody asked for.
         """
         self.card.use()
+        every = list({id(one): one for one in (self.near, self.far, self.head)}.values())
+        compile_ahead(every)
         none = np.zeros(0, np.int64)
         batch = Batch([], none, none, none, none, none)
         draws = self._draws.of({}, batch)
         tables = np.full((self.settings.lanes, 1), self.settings.pages, np.int32)
-        for graphs in {id(one): one for one in (self.near, self.far, self.head)}.values():
+        for graphs in every:
             for rows in graphs.buckets:
                 self._tables.write(batch, draws, tables, self.settings.rows, self.settings.rows)
                 self.card.upload(self._tables.block, self.memory.arrays["step"])

@@ -28,6 +28,7 @@ from ..last_step import row_of
 from ..ledger import token_sums
 from ..settings import DeviceSettings
 from ..step_header import header_of
+from .ahead import compile_ahead
 from .gathering import Gather, alone
 from .glm_copies import CardCopies, KeptOnCard
 from .glm_inspect import GlmCudaInspector
@@ -90,6 +91,7 @@ class GlmCudaDevice(OnCard, GlmRank):
         The steps are of rows that nobody asked for.
         """
         self.card.use()
+        compile_ahead(self._graphs)
         none = np.zeros(0, np.int64)
         draws = self._draws.of({}, Batch([], none, none, none, none, none))
         step, rows = empty_tables(self.settings.lanes), self.settings.rows

@@ -22,6 +22,7 @@ from .card import (
     bytes_of,
     check_room,
 )
+from .kernel_store import use_store
 
 RUNTIME: Any = cupy.cuda.runtime
 logging.getLogger("numba").setLevel(logging.WARNING)  # it tells of every start
@@ -42,6 +43,7 @@ class Gpu:
     @classmethod
     def open(cls, index: int) -> Self:
         """The GPU of that number. Raises NoCard."""
+        use_store()
         try:
             count = int(RUNTIME.getDeviceCount())
         except RUNTIME.CUDARuntimeError as error:

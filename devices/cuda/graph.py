@@ -34,6 +34,10 @@ class Graphs:
         """The rows that a step of so many is filled up to; 0 of 0."""
         return self.buckets[bisect_left(self.buckets, rows)] if rows else 0
 
+    def lowered(self, rows: int) -> list[Launch]:
+        """What a bucket of so many rows launches."""
+        return self._lower(rows)
+
     def run(self, rows: int) -> None:
         """Put a step of so many rows, filled up to its bucket, into the stream."""
         bucket = self.bucket(rows)
