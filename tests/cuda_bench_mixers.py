@@ -22,9 +22,11 @@ from kvtape.core.kernels.cuda import (
     norm,
     route,
     select,
+    sites,
     streams,
     twins,
 )
+from kvtape.tests import cuda_mixers
 from kvtape.tests.cuda_bench import DEVICE, RATE, call, timed
 
 f32, i8, i16, i32, i64, u8 = np.float32, np.int8, np.int16, np.int32, np.int64, np.uint8
@@ -130,6 +132,17 @@ def check_recurrence() -> None:
     tell(f"bits recurrence: states {same[0]}, rows {same[1]}")
 
 
+def check_sites() -> None:
+    """Sites at the real width and at others, rows of every size of number."""
+    rng, shapes = (
+        np.random.default_rng(8),
+        ((4, 4096), (4, 8), (4, 1000), (2, 140), (1, 256), (3, 64)),
+    )
+    for name, one in (("mix_streams", cuda_mixers.mixed), ("open_site", cuda_mixers.opened)):
+        found = [one(rng, int(rng.integers(1, 4)), *shapes[k % 6]) for k in range(CASES)]
+        tell(f"bits {name}: {sum(found)} of {CASES}")
+
+
 def scratch_of(rows: int) -> tuple[Any, ...]:
     """Scratch of attention."""
     shapes = latent_split.scratch_shapes(rows, HEADS, LATENT, (MOST + 1) * KPOOL)
@@ -156,6 +169,12 @@ def stream_lines(rows: int) -> Iterator[Line]:
     yield "hc_weights", memory(rows * 200), timed([made] * 8)
     yield "hc_read", memory(5 * wide), timed([call(streams.hc_read, x, site, u, 0, rows)] * 8)
     yield "hc_write", memory(9 * wide), timed([call(streams.hc_write, x, site, u, 0, rows)] * 8)
+    codes, e, w = zeros(i16, rows, n * HIDDEN), zeros(i8, rows), floats(HIDDEN)
+    given = (x, site, u, f32(1e-5), codes, e, flags, 0, rows)
+    yield "mix_streams", memory(11 * wide), timed([call(sites.mix_streams, *given)] * 8)
+    read = zeros(i16, rows, HIDDEN)
+    given = (m, base, scale, f32(1e-6), 20, site, x, w, f32(1e-5), read, e, flags, 0, rows)
+    yield "open_site", memory(4.5 * wide), timed([call(sites.open_site, *given)] * 8)
     for width, source in ((HIDDEN, u), (n * HIDDEN, x)):
         codes, e, w = zeros(i16, rows, width), zeros(i8, rows), floats(width)
         given = (source, w, f32(1e-5), codes, e, flags, 0, rows)
@@ -279,7 +298,7 @@ def times(rows: int, lanes: int, contexts: tuple[int, ...]) -> None:
 
 def main(names: list[str]) -> None:
     """Bits of the twins of these names and of the real widths; then every time."""
-    for check in (lambda: check_twins(names), check_attention, check_recurrence):
+    for check in (lambda: check_twins(names), check_attention, check_recurrence, check_sites):
         try:
             check()
         except Exception:

@@ -1,57 +1,93 @@
-"""The CUDA twin of conv.py: a thread a channel of some rows."""
+"""The CUDA twin of conv.py: a thread a channel of some neighbouring rows, its window in registers."""
 
+from functools import cache
+
+import numpy as np
 from numba import cuda
+from numba.core import types
 
 from ..scalars import ZERO, fma, silu
 from .target import device, kernel, threads
 from .twins import twin
 
+i64 = np.int64
 THREADS = 128
-SERIAL = 8  # rows of a run, on average, up to which one thread makes them all
-
-
-@device
-def convolved(raw, column, taps, ring, lane, row0, position0, row, c):
-    """The convolution of a row of a run: what came before it is in raw, or in the ring."""
-    many, ring_rows = taps.shape[1], ring.shape[1]
-    total = ZERO
-    for j in range(many):
-        back = row + j - (many - 1)
-        if position0 + back >= 0:  # a zero leaves the +0 as it is
-            if back >= 0:
-                value = raw[row0 + back, column]
-            else:
-                value = ring[lane, (position0 + back) % ring_rows, c]
-            total = fma(value, taps[c, j], total)
-    return silu(total)
+STRETCH = 16  # rows of a run that one thread makes
+AT_ONCE = 4  # of them, whose loads stand together
+SERIAL = 8  # rows of a run, on average, up to which the same launch keeps them
 
 
 @device
 def keep_raw(raw, column, ring, lane, row0, position0, rows, c):
     """The last rows of a run stand in the ring."""
-    ring_rows = ring.shape[1]
-    for row in range(max(0, rows - ring_rows), rows):
-        ring[lane, (position0 + row) % ring_rows, c] = raw[row0 + row, column]
+    ring_rows = i64(ring.shape[1])
+    row = max(i64(0), rows - ring_rows)
+    slot = (position0 + row) % ring_rows
+    while row < rows:
+        ring[lane, slot, c] = raw[row0 + row, column]
+        row += 1
+        slot = slot + 1 if slot + 1 < ring_rows else i64(0)
 
 
-@kernel
-def conv_values(raw, column0, taps, ring, runs, y, c0, c1, keeps):
-    """Run blockIdx.y, its rows from blockIdx.z on in steps; keeps: the ring takes them after."""
-    c = c0 + cuda.grid(1)
-    if c < c1:
-        run, column = cuda.blockIdx.y, column0 + c
+@cache
+def conv_kernel(many):
+    """The kernel for so many taps."""
+    before = many - 1
+
+    def conv_values(raw, column0, taps, ring, runs, y, c0, c1, keeps):
+        """Run blockIdx.y, stretches from blockIdx.z on in steps; keeps: the ring takes them after.
+
+        A position below 0 counts as +0, which leaves a sum as it is.
+        """
+        c = c0 + i64(cuda.grid(1))
+        if c >= c1:
+            return
+        run, column, ring_rows = cuda.blockIdx.y, column0 + c, i64(ring.shape[1])
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
-        for row in range(cuda.blockIdx.z, rows, cuda.gridDim.z):
-            one = convolved(raw, column, taps, ring, lane, row0, position0, row, c)
-            y[row0 + row, c] = one
+        weights, window = (
+            cuda.local.array(many, types.float32),
+            cuda.local.array(many, types.float32),
+        )
+        for j in range(many):
+            weights[j] = taps[c, j]
+        start, step = i64(cuda.blockIdx.z) * STRETCH, i64(cuda.gridDim.z) * STRETCH
+        here = position0 % ring_rows
+        while start < rows:
+            for j in range(before):
+                back = start + j - before
+                slot = here + back if here + back >= 0 else here + back + ring_rows
+                window[j] = ZERO
+                if back >= 0:
+                    window[j] = raw[row0 + back, column]
+                elif position0 + back >= 0:
+                    window[j] = ring[lane, slot, c]
+            row, end = start, min(start + STRETCH, rows)
+            while row < end:
+                ahead = cuda.local.array(AT_ONCE, types.float32)
+                for i in range(AT_ONCE):
+                    ahead[i] = raw[row0 + min(row + i, end - 1), column]
+                for i in range(AT_ONCE):
+                    window[before] = ahead[i]
+                    total = ZERO
+                    for j in range(many):
+                        total = fma(window[j], weights[j], total)
+                    if row + i < end:
+                        y[row0 + row + i, c] = silu(total)
+                    for j in range(before):
+                        window[j] = window[j + 1]
+                row += AT_ONCE
+            start += step
         if keeps:
             keep_raw(raw, column, ring, lane, row0, position0, rows, c)
+
+    conv_values.__name__ += f"_{many}"
+    return kernel(conv_values)
 
 
 @kernel
 def conv_keep(raw, column0, ring, runs, c0, c1):
     """The ring takes the last rows of run blockIdx.y."""
-    c = c0 + cuda.grid(1)
+    c = c0 + i64(cuda.grid(1))
     if c < c1:
         run = cuda.blockIdx.y
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
@@ -63,14 +99,14 @@ def conv_rows(stream, raw, column0, taps, ring, runs, y, c0, c1):
     width, many = threads(THREADS), runs.shape[0]
     if not many or c1 <= c0:
         return
-    channels = -(-(c1 - c0) // width)
+    channels, convolve = -(-(c1 - c0) // width), conv_kernel(taps.shape[1])
     each = -(-raw.shape[0] // many)
     if each <= SERIAL:
         grid = (channels, many, 1)
-        conv_values[grid, width, stream](raw, column0, taps, ring, runs, y, c0, c1, True)
+        convolve[grid, width, stream](raw, column0, taps, ring, runs, y, c0, c1, True)
         return
-    grid = (channels, many, min(each, 1024))
-    conv_values[grid, width, stream](raw, column0, taps, ring, runs, y, c0, c1, False)
+    grid = (channels, many, min(-(-each // STRETCH), 1024))
+    convolve[grid, width, stream](raw, column0, taps, ring, runs, y, c0, c1, False)
     conv_keep[(channels, many), width, stream](raw, column0, ring, runs, c0, c1)
 
 

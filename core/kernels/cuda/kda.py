@@ -34,7 +34,7 @@ from ..scalars import (
     sub,
 )
 from .intrinsics import four_of
-from .target import WARP, device, kernel, lane_apart, threads, warp_max, warp_sum
+from .target import WARP, device, kernel, lane_apart, threads, warp_sum, warp_top
 from .tensor import copies_done, copies_end, copy_one, put_two, two_of
 from .twins import twin
 
@@ -42,55 +42,83 @@ i32, i64 = np.int32, np.int64
 CHAINS = 4
 THREADS = 128
 VALUES = THREADS // 2  # of a head, of a block of threads
+MOST_COUNT = 8  # values of a head that a lane holds
 AHEAD = 8  # rows that are copied together while others are computed
 
 
 @device
-def warp_squares(x, row, start, width):
-    """(the exact sum of squares of x[row, start : start + width], rounded once, if it is sound)."""
+def held_squares(x, count):
+    """(the exact sum of squares of a warp's x [count], rounded once, if it is sound)."""
     top, number = i32(0), i32(0)
-    for i in range(cuda.laneid, width, WARP):
-        here = absolute_bits(x[row, start + i])
+    for i in range(count):
+        here = absolute_bits(x[i])
         top = max(top, here)
         number = max(number, here if here <= INF_BITS else i32(0))
-    top, number = warp_max(top), warp_max(number)
+    top = warp_top(top)
+    number = warp_top(number) if top > INF_BITS else top
     exponent, squares = row_exponent(flt(number)), i64(0)
     scale = pow2(-exponent)
-    for i in range(cuda.laneid, width, WARP):
-        digit = i32(q16_value(x[row, start + i], scale))
+    for i in range(count):
+        digit = i32(q16_value(x[i], scale))
         squares += i64(i32(digit * digit))
     return mul(rn(warp_sum(squares)), pow2(i32(exponent + exponent))), sound_amax(top)
 
 
-@kernel
-def kda_prepare_warp(
-    qkv, f, fcol, dt, decay, bound, b, bcol, q, k, a, beta, flags, first
-):  # fmt: skip
-    """Item first + block."""
-    item, heads = first + cuda.blockIdx.x, decay.shape[0]
-    width, row, head = dt.shape[0] // heads, item // heads, item % heads
-    own, lane = head * width, cuda.threadIdx.x
-    squares, sound_q = warp_squares(qkv, row, own, width)
-    on_q = div(ONE, sqrt(add(squares, L2_EPS)))
-    squares, sound_k = warp_squares(qkv, row, heads * width + own, width)
-    on_k = div(ONE, sqrt(add(squares, L2_EPS)))
-    smaller = div(ONE, sqrt(rn(i64(width))))
-    for i in range(own + lane, own + width, WARP):
-        q[row, i] = mul(mul(qkv[row, i], on_q), smaller)
-        k[row, i] = mul(qkv[row, heads * width + i], on_k)
-        s = sigmoid(mul(decay[head], add(f[row, fcol + i], dt[i])))
-        a[row, i] = exp2c(mul(mul(bound, s), LOG2E))
-    if lane == 0:
-        beta[row, head] = sigmoid(b[row, bcol + head])
-        if not (sound_q and sound_k):
-            flags[row] = np.uint8(1)
+@cache
+def prepare_kernel(width):
+    """What kda_prepare launches, for heads of so many keys: a warp an item."""
+    count = -(-width // WARP)
+
+    def kda_prepare_warp(
+        qkv, f, fcol, dt, decay, bound, b, bcol, q, k, a, beta, flags, first, last
+    ):  # fmt: skip
+        """Item first + the warp's number."""
+        item = first + i64(cuda.blockIdx.x) * (cuda.blockDim.x >> 5) + (cuda.threadIdx.x >> 5)
+        if item >= last:
+            return
+        heads, lane = decay.shape[0], cuda.laneid
+        row = item // heads
+        head = item - row * heads
+        own = head * width
+        queries, keys = (
+            cuda.local.array(count, types.float32),
+            cuda.local.array(count, types.float32),
+        )
+        steps = cuda.local.array(count, types.float32)
+        for i in range(count):
+            c = own + min(lane + WARP * i, width - 1)
+            queries[i], keys[i] = qkv[row, c], qkv[row, heads * width + c]
+            steps[i] = add(f[row, fcol + c], dt[c])
+        for i in range(count):
+            if lane + WARP * i >= width:
+                queries[i], keys[i] = ZERO, ZERO
+        squares, sound_q = held_squares(queries, count)
+        on_q = div(ONE, sqrt(add(squares, L2_EPS)))
+        squares, sound_k = held_squares(keys, count)
+        on_k, on_head = div(ONE, sqrt(add(squares, L2_EPS))), decay[head]
+        smaller = div(ONE, sqrt(rn(i64(width))))
+        for i in range(count):
+            c = own + lane + WARP * i
+            if lane + WARP * i < width:
+                q[row, c] = mul(mul(queries[i], on_q), smaller)
+                k[row, c] = mul(keys[i], on_k)
+                a[row, c] = exp2c(mul(mul(bound, sigmoid(mul(on_head, steps[i]))), LOG2E))
+        if lane == 0:
+            beta[row, head] = sigmoid(b[row, bcol + head])
+            if not (sound_q and sound_k):
+                flags[row] = np.uint8(1)
+
+    kda_prepare_warp.__name__ += f"_{width}"
+    return kernel(kda_prepare_warp)
 
 
 def kda_prepare(stream, *arguments):
     """As the CPU's kda_prepare."""
     *given, first, last = arguments
     if last > first:
-        kda_prepare_warp[last - first, WARP, stream](*given, first)
+        block = threads(THREADS)
+        shape = (-(-(last - first) * WARP // block), block, stream)
+        prepare_kernel(given[3].shape[0] // given[4].shape[0])[shape](*given, first, last)
 
 
 @device
@@ -228,7 +256,8 @@ def recurrence_kernel(width):
             )
             one, two = joined(one), joined(two)
             if value < width and chain == 0:
-                put_two(o, ((row0 + row) * heads + head) * width + column, one, two)
+                to = ((row0 + row) * heads + head) * width + column
+                o[to], o[to + 1] = one, two
             if value < width and row >= rows - slots:
                 slot = first_slot + row - max(rows - slots, 0)
                 slot = slot - slots if slot >= slots else slot
@@ -260,26 +289,57 @@ def kda_rows_as_registered(stream, q, k, qkv, a, beta, states, runs, o, work, fi
     kda_rows(stream, q, k, qkv, a, beta, states, runs, o, first, last)
 
 
-@kernel
-def kda_gate_warp(o, gate, gcol, w, eps, out, ocol, flags, first):
-    """Item first + block."""
-    width = w.shape[0]
-    item, heads = first + cuda.blockIdx.x, o.shape[1] // width
-    row, own = item // heads, item % heads * width
-    squares, sound = warp_squares(o, row, own, width)
+@device
+def gated_values(o, gate, gcol, w, eps, row, own, width, x, count):
+    """x [count]: a warp's values of a head, normed and gated; whether they are sound."""
+    lane = cuda.laneid
+    gates = cuda.local.array(MOST_COUNT, types.float32)
+    for i in range(count):
+        c = own + min(lane + WARP * i, width - 1)
+        x[i], gates[i] = o[row, c], gate[row, gcol + c]
+    for i in range(count):
+        if lane + WARP * i >= width:
+            x[i] = ZERO
+    squares, sound = held_squares(x, count)
     r = div(ONE, sqrt(add(div(squares, rn(i64(width))), eps)))
-    for i in range(cuda.threadIdx.x, width, WARP):
-        normed = mul(mul(o[row, own + i], r), w[i])
-        out[row, ocol + own + i] = mul(normed, sigmoid(gate[row, gcol + own + i]))
-    if cuda.threadIdx.x == 0 and not sound:
-        flags[row] = np.uint8(1)
+    for i in range(count):
+        normed = mul(mul(x[i], r), w[min(lane + WARP * i, width - 1)])
+        x[i] = mul(normed, sigmoid(gates[i]))
+    return sound
+
+
+@cache
+def gate_kernel(width):
+    """What kda_gate launches, for heads of so many values: a warp an item."""
+    count = -(-width // WARP)
+
+    def kda_gate_warp(o, gate, gcol, w, eps, out, ocol, flags, first, last):
+        """Item first + the warp's number."""
+        item = first + i64(cuda.blockIdx.x) * (cuda.blockDim.x >> 5) + (cuda.threadIdx.x >> 5)
+        if item >= last:
+            return
+        heads, lane = o.shape[1] // width, cuda.laneid
+        row = item // heads
+        own, x = (item - row * heads) * width, cuda.local.array(count, types.float32)
+        sound = gated_values(o, gate, gcol, w, eps, row, own, width, x, count)
+        for i in range(count):
+            if lane + WARP * i < width:
+                out[row, ocol + own + lane + WARP * i] = x[i]
+        if lane == 0 and not sound:
+            flags[row] = np.uint8(1)
+
+    kda_gate_warp.__name__ += f"_{width}"
+    return kernel(kda_gate_warp)
 
 
 def kda_gate(stream, *arguments):
     """As the CPU's kda_gate."""
     *given, first, last = arguments
     if last > first:
-        kda_gate_warp[last - first, WARP, stream](*given, first)
+        block = threads(THREADS)
+        shape = (-(-(last - first) * WARP // block), block, stream)
+        assert given[3].shape[0] <= MOST_COUNT * WARP, given[3].shape
+        gate_kernel(given[3].shape[0])[shape](*given, first, last)
 
 
 twin("kda_prepare", kda_prepare)

@@ -1,5 +1,7 @@
 """The CUDA twins of route.py: a block picks a row's experts, a block finds an expert's slots."""
 
+from functools import cache
+
 import numpy as np
 from numba import cuda
 from numba.core import types
@@ -96,23 +98,32 @@ def group_rows(stream, experts, order, starts):
     group_expert[many, block, stream](flat, -(-slots // block), order, starts)
 
 
-@kernel
-def combine_values(parts, weights, shared, y, c0, c1, first):
-    """Row first + blockIdx.y."""
-    row, c, k = first + cuda.blockIdx.y, c0 + cuda.grid(1), weights.shape[1]
-    if c < c1:
-        total = ZERO
-        for j in range(k):
-            total = fma(weights[row, j], parts[row * k + j, c], total)
-        y[row, c] = add(total, shared[row, c])
+@cache
+def combine_kernel(k):
+    """The kernel for so many experts a row."""
+
+    def combine_values(parts, weights, shared, y, c0, c1, first):
+        """Row first + blockIdx.y."""
+        row, c = first + i64(cuda.blockIdx.y), c0 + i64(cuda.grid(1))
+        if c < c1:
+            mine = cuda.local.array(k, types.float32)
+            for j in range(k):
+                mine[j] = parts[row * k + j, c]
+            total, more = ZERO, shared[row, c]
+            for j in range(k):
+                total = fma(weights[row, j], mine[j], total)
+            y[row, c] = add(total, more)
+
+    combine_values.__name__ += f"_{k}"
+    return kernel(combine_values)
 
 
 def combine_rows(stream, parts, weights, shared, y, c0, c1, first, last):
     """As the CPU's combine_rows."""
     width = threads(THREADS)
     if last > first and c1 > c0:
-        grid = (-(-(c1 - c0) // width), last - first)
-        combine_values[grid, width, stream](parts, weights, shared, y, c0, c1, first)
+        shape = ((-(-(c1 - c0) // width), last - first), width, stream)
+        combine_kernel(weights.shape[1])[shape](parts, weights, shared, y, c0, c1, first)
 
 
 twin("route_rows", route_rows)

@@ -231,9 +231,9 @@ def open_site_kernel(n):
         r = div(ONE, sqrt(add(div(squares, rn(width)), eps)))
         for i in range(EACH):
             c = 4 * (me + i * step)
-            by = four_of(w, min(c, width - 4))
             for j in range(4):
-                u[4 * i + j] = mul(mul(u[4 * i + j], r), by[j]) if c < width else ZERO
+                by = w[min(c + j, width - 1)]
+                u[4 * i + j] = mul(mul(u[4 * i + j], r), by) if c < width else ZERO
         made, made_number = tops_of(u, OWN, room)
         exponent = row_exponent(flt(made_number))
         digits = pow2(-exponent)

@@ -237,6 +237,11 @@ if SIMULATED:
         return _everyone(value)[cuda.threadIdx.x // WARP * WARP + lane]
 
     @device
+    def warp_top(value):
+        """The largest int32 over a warp, in every thread of it."""
+        return max(_everyone(value))
+
+    @device
     def warp_meets():
         """What lanes of a warp wrote before it, they all see after it."""
         cuda.syncthreads()
@@ -297,6 +302,27 @@ else:
     def lane_value(value, lane):
         """The value of another lane of the warp; all lanes ask."""
         return cuda.shfl_sync(ALL_LANES, value, lane)
+
+    def _warp_top() -> Any:
+        from llvmlite import ir
+        from numba.core import types
+        from numba.cuda.extending import intrinsic
+
+        word = ir.IntType(32)
+        text = "redux.sync.max.s32 $0, $1, 0xffffffff;"
+        inline = ir.InlineAsm(ir.FunctionType(word, [word]), text, "=r,r", side_effect=True)
+
+        def emit(_: Any, builder: Any, __: Any, values: Any) -> Any:
+            return builder.call(inline, values, attrs=["convergent"])
+
+        @intrinsic
+        def warp_top(typing, value):
+            """The largest int32 over a warp, in every thread of it."""
+            return types.int32(types.int32), emit
+
+        return warp_top
+
+    warp_top = _warp_top()
 
     @device
     def warp_meets():
