@@ -143,6 +143,18 @@ def check_sites() -> None:
         tell(f"bits {name}: {sum(found)} of {CASES}")
 
 
+class Nothing:
+    """Stands for a kernel that is left out."""
+
+    def __call__(self, *_: Any) -> Any:
+        """What makes a kernel, or launches one."""
+        return self
+
+    def __getitem__(self, _: Any) -> Any:
+        """What launches it."""
+        return self
+
+
 def scratch_of(rows: int) -> tuple[Any, ...]:
     """Scratch of attention."""
     shapes = latent_split.scratch_shapes(rows, HEADS, LATENT, (MOST + 1) * KPOOL)

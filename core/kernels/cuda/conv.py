@@ -1,4 +1,4 @@
-"""The CUDA twin of conv.py: a thread a channel of some neighbouring rows, its window in registers."""
+"""The CUDA twin of conv.py: a thread a channel of neighbouring rows, its window in registers."""
 
 from functools import cache
 
