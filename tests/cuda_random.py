@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
-from numba import cuda
+from numba import cuda as numba_cuda
 
 from kvtape.core.kernels.cuda.target import SIMULATED, device, kernel
 from kvtape.core.kernels.digest import mix64
 
+cuda: Any = numba_cuda
 Array = Any
 u64 = np.uint64
 ONES = 0x0101010101010101

@@ -4,9 +4,11 @@ Decode of 1, 8 and 32 rows at row 8,190 of as many streams, a prompt of 2,048 ro
 on. Steps are graphs, their replays timed by device events; "a layer" is a step's layers over
 eight. Then every kind of launch by itself, beside its floor: bytes at the rate of a copy, 8-bit
 operations at that of a large product, both measured here. Sampled outputs are compared with
-NumPy's. With "peers", torch and transformers follow in a process of their own.
+NumPy's. Then what recording costs an engine, then torch and
+transformers, in a process of their own; arguments name the parts that are wanted.
 """
 
+import gc
 import json
 import statistics
 import subprocess
@@ -22,11 +24,13 @@ from typing import Any
 import numpy as np
 
 from kvtape.core.families.glm import Glm
+from kvtape.core.kernels.cuda import target
 from kvtape.devices.cuda.card import Launch, open_card
 from kvtape.devices.cuda.graph import all_of
+from kvtape.devices.cuda.kernel_store import fill_store
 from kvtape.devices.settings import DeviceSettings
 
-from . import cuda_floors, cuda_real_checks
+from . import cuda_floors, cuda_real_checks, cuda_real_engine
 from .cuda_floors import Step
 from .cuda_real_rig import RealRig
 
@@ -204,6 +208,20 @@ def line_of(part: Part, share: float) -> str:
     )
 
 
+def compiled(rig: RealRig, rows: Sequence[int]) -> int:
+    """Compile what steps of these rows launch, many kernels at once; returns how many there are."""
+    with target.recorded() as launches:
+        for count in rows:
+            sampled = 1 if count > max(ROWS) else count
+            for launch in [
+                *rig.embedding(count), *(one for op in rig.of_layers(count) for one in op),
+                *rig.logits(count, sampled),
+            ]:  # fmt: skip
+                launch()
+    fill_store(launches)
+    return len({(kernel.name, types) for kernel, types in launches})
+
+
 def own() -> None:
     """Our steps."""
     card = open_card(0)
@@ -220,9 +238,19 @@ def own() -> None:
         f"planes {rig.memory.arrays['planes'].nbytes / 1e9:.1f} GB written; made in"
         f" {time.perf_counter() - start:.1f} s; {card.info().free / 2**30:.1f} GiB left"
     )
+    start = time.perf_counter()
+    count = guarded(compiled, rig, (*ROWS, PROMPT))
+    tell(f"{count} kernels made ready in {time.perf_counter() - start:.1f} s")
     clock = Clock(card)
     for rows, at in (*((rows, CONTEXT - 2) for rows in ROWS), (PROMPT, 0), (PROMPT, 6144)):
         guarded(measure, rig, clock, rates, rows, at)
+    card.close()
+
+
+def engine() -> None:
+    """What recording costs."""
+    card = open_card(0)
+    cuda_real_engine.recording(card, Glm(CONFIG), tell)
     card.close()
 
 
@@ -246,9 +274,10 @@ def peers() -> None:
 
 def main(wanted: list[str]) -> None:
     """Print everything that was measured, a table last."""
-    for part in (own, peers):
+    for part in (own, engine, peers):
         if not wanted or part.__name__ in wanted:
             guarded(part)
+            gc.collect()
     print("\n".join(["", "--- real widths ---", *TABLE]), flush=True)  # noqa: T201
 
 

@@ -61,7 +61,8 @@ def run_until(rig: RealRig, words: Words, rows: int) -> None:
 def mapped(x: Any, ex: Any, w: Any, ew: Any) -> Floats:
     """Exact products [rows, outputs], rounded once, times their powers of two."""
     sums = (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float32)
-    return sums * meaning.pow2(ex.astype(np.int32)[:, None] + ew.astype(np.int32)[None])
+    made: Floats = sums * meaning.pow2(ex.astype(np.int32)[:, None] + ew.astype(np.int32)[None])
+    return made
 
 
 def block_of(rig: RealRig, weight: int, block: int) -> tuple[Any, Any]:

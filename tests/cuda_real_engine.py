@@ -1,0 +1,107 @@
+"""What recording and poison cost decode at a GLM's real widths: three engines over one memory.
+
+Their devices differ in what is summed, recorded and looked at; they are asked by turns.
+"""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from kvtape.core.families.glm import Glm
+from kvtape.devices.cuda.card import Card
+from kvtape.devices.cuda.glm_device import GlmCudaDevice
+from kvtape.devices.glm.program import GlmRecorder
+from kvtape.devices.settings import DeviceSettings
+from kvtape.events.ids import Rank
+from kvtape.replay.bench_engine import Asked, Engine
+from kvtape.replay.opening import Division, RunOptions, run_opened
+
+from .cuda_real_rig import KEYS, LATENT, RealRig
+
+DIGEST = "0" * 32
+SETTINGS = DeviceSettings(lanes=32, context=2048, pages=128, prompt_rows=64, states=4)
+VARIANTS = {  # digests, whether there is a tape, poison
+    "plain": ("off", False, "off"),
+    "recorded": ("rows", True, "off"),
+    "sums alone": ("rows", False, "off"),
+    "poison": ("rows", True, "a"),
+}
+BARS = {"recorded": 0.02, "poison": 0.15}
+PROMPT, REPLY = 32, 72
+Say = Callable[[str], None]
+
+
+def recording(
+    card: Card, family: Glm, say: Say, streams: Sequence[int] = (1, 8, 32), turns: int = 5
+) -> None:
+    """Say the rates of decode of each variant, and what each costs beside the plain one."""
+    rig = RealRig(card, family, SETTINGS)
+    with TemporaryDirectory() as folder:
+        engines = {
+            name: engine(rig, digests, poison, Path(folder) / f"{name}.tape" if tape else None)
+            for name, (digests, tape, poison) in VARIANTS.items()
+        }
+        try:
+            for count in streams:
+                compare(engines, count, turns, family.vocab, say)
+        finally:
+            for one in engines.values():
+                one.close()
+
+
+def engine(rig: RealRig, digests: str, poison: str, tape: Path | None) -> Engine:
+    """A live run over the rig's memory."""
+    family, settings = rig.family, replace(rig.settings, digests=digests, poison=poison)
+    program = rig.program
+    if settings.poisons:
+        exponents = [KEYS] * family.caches
+        program = GlmRecorder(family, 1, 0, settings.rows, True, exponents).program()
+        assert program.matrices == rig.program.matrices
+    device = GlmCudaDevice(
+        Rank(0), 1, settings, family, program, rig.memory, rig.rings, LATENT, DIGEST
+    )
+    options = RunOptions(
+        lanes=settings.lanes, prompt_rows=settings.prompt_rows, digests=digests, poison=poison
+    )
+    division = Division(
+        context=settings.context, pages=settings.pages, store="radix", states=settings.states,
+        windows=False, plan={},
+    )  # fmt: skip
+    opened = run_opened(
+        options, family.rules(), division, model="real-widths", model_digest=DIGEST, family="glm",
+        device="cuda",
+    )  # fmt: skip
+    return Engine(opened, [device], tape)
+
+
+def compare(engines: dict[str, Engine], count: int, turns: int, vocab: int, say: Say) -> None:
+    """Rates by turns, the first of which only makes graphs; milliseconds of a round are told."""
+    took: dict[str, list[float]] = {name: [] for name in engines}
+    rng = np.random.default_rng(count)
+    for turn in range(turns + 1):
+        for name, one in engines.items():
+            prompts = rng.integers(0, vocab, (count, PROMPT)).tolist()
+            asked = asyncio.run(together(one, prompts))
+            begun, ended = max(a.first for a in asked), min(a.last for a in asked)
+            if turn:
+                took[name].append(1e3 * (ended - begun) / (REPLY - 1))
+    plain = statistics.median(took["plain"])
+    for name, rounds in took.items():
+        mine = statistics.median(rounds)
+        ratios = [a / b - 1 for a, b in zip(rounds, took["plain"], strict=True)]
+        bar = f", bar {BARS[name]:.0%}" if name in BARS else ""
+        say(
+            f"engine, {count} streams, {name}: {mine:.3f} ms a round ({min(rounds):.3f} to"
+            f" {max(rounds):.3f}), {mine / plain - 1:+.1%} ({statistics.median(ratios):+.1%} by"
+            f" turns){bar}"
+        )
+
+
+async def together(one: Engine, prompts: list[list[int]]) -> list[Asked]:
+    """Replies to all prompts at once."""
+    return await asyncio.gather(*(one.reply(prompt, REPLY) for prompt in prompts))
