@@ -7,7 +7,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.metadata import (
+    PackageNotFoundError,
+    metadata,
+    packages_distributions,
+    requires,
+    version,
+)
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +64,18 @@ def run_doctor(kernels: bool, faults: bool, as_json: bool) -> int:
         told["faults"] = [asdict(kind) for kind in FAULTS]
     if kernels:
         told["kernels"], apart = check_kernels()
-        failed = failed or apart
+        told["gpu kernels"], apart_there = check_gpu_kernels()
+        failed = failed or apart or apart_there
     if as_json:
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return int(failed)
     console = Console()
     console.print(faults_table() if faults else findings_table(findings))
-    if kernels:
-        for verdict in told["kernels"]["kernels"]:
+    for where in ("kernels", "gpu kernels") if kernels else ():
+        for verdict in told[where]["kernels"]:
             if verdict["first"]:
                 console.print(f"{verdict['kernel']}: {verdict['first']}", markup=False)
-        console.print(told["kernels"]["summary"], markup=False, highlight=False)
+        console.print(told[where]["summary"], markup=False, highlight=False)
     return int(failed)
 
 
@@ -177,18 +184,32 @@ def gpus() -> Iterator[Finding]:
     try:
         for info in cards():
             memory = f"{info.free / GIB:.1f} of {info.total / GIB:.1f} GiB free"
-            yield Finding("gpu", OK, f"{info.name}, {memory}, {info.driver}")
+            yield Finding("gpu", OK, f"{info.name}, {memory}, {info.driver}{driver()}")
     except NoCard as error:
         yield Finding("gpu", NOTE, f"none is used: {error}", "serve --device cpu needs none")
+
+
+def driver() -> str:
+    """The kernel driver's version, where the system tells it."""
+    path = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\b\d{3}(\.\d+)+\b", path.read_text() if path.exists() else "")
+    return f", driver {found[0]}" if found else ""
 
 
 def optional() -> Iterator[Finding]:
     """Packages that only some commands use."""
     for name, (purpose, how) in OPTIONAL.items():
         if importlib.util.find_spec(name):
-            yield Finding(name, OK, f"for {purpose}")
+            yield Finding(name, OK, f"{release(name)}for {purpose}")
         else:
             yield Finding(name, NOTE, f"not installed; for {purpose}", how)
+
+
+def release(name: str) -> str:
+    """The version of an importable package, and a comma; "" where it does not say it."""
+    for distribution in packages_distributions().get(name, ()):
+        return f"{version(distribution)}, "
+    return ""
 
 
 def check_kernels() -> tuple[dict[str, Any], bool]:
@@ -203,6 +224,25 @@ def check_kernels() -> tuple[dict[str, Any], bool]:
     verdicts = [registry.check(kernel, rng, CASES) for kernel in registry.kernels()]
     told = {
         "summary": registry.summary(verdicts),
+        "kernels": [asdict(verdict) for verdict in verdicts],
+    }
+    return told, any(verdict.first for verdict in verdicts)
+
+
+def check_gpu_kernels() -> tuple[dict[str, Any], bool]:
+    """As check_kernels, of the CUDA kernels; where they cannot run, that is said."""
+    from ..core.kernels import registry
+    from ..devices.cuda.card import NoCard, open_card
+
+    try:
+        open_card(0)
+        from ..devices.cuda.checking import check_card
+
+        verdicts = list(check_card(CASES))
+    except NoCard as error:
+        return {"summary": f"no CUDA kernel was run: {error}", "kernels": []}, False
+    told = {
+        "summary": "on the GPU: " + registry.summary(verdicts),
         "kernels": [asdict(verdict) for verdict in verdicts],
     }
     return told, any(verdict.first for verdict in verdicts)

@@ -6,8 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from kvtape.devices.cuda.card import NoCard
 from kvtape.devices.kernel_cache import DONE, cache_folder
 from kvtape.replay import doctor
 from kvtape.replay.doctor import Finding, examine, run_doctor, within
@@ -99,11 +101,39 @@ def test_a_kernel_that_parts_from_its_meaning_fails(
         "summary": "SUMMARY kernels=1 cases=3 apart=1 (q16)",
         "kernels": [{"kernel": "q16", "equal": 3, "first": "argument 1: at [0]"}],
     }
-    monkeypatch.setattr(doctor, "check_kernels", lambda: (parted, True))
-    assert run_doctor(kernels=True, faults=False, as_json=False) == 1
-    shown = capsys.readouterr().out
-    assert "q16: argument 1: at [0]" in shown
-    assert parted["summary"] in shown
+    names = ("check_kernels", "check_gpu_kernels")
+    sound = ({"summary": "SUMMARY kernels=0", "kernels": []}, False)
+    for which, other in (names, names[::-1]):
+        monkeypatch.setattr(doctor, which, lambda: (parted, True))
+        monkeypatch.setattr(doctor, other, lambda: sound)
+        assert run_doctor(kernels=True, faults=False, as_json=False) == 1
+        shown = capsys.readouterr().out
+        assert "q16: argument 1: at [0]" in shown
+        assert parted["summary"] in shown
+        monkeypatch.setattr(doctor, which, lambda: sound)
+        assert run_doctor(kernels=True, faults=False, as_json=False) == 0
+
+
+def test_where_no_gpu_is_its_kernels_are_said_to_be_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(index: int) -> None:
+        raise NoCard("no card at all")
+
+    monkeypatch.setattr("kvtape.devices.cuda.card.open_card", none)
+    told, apart = doctor.check_gpu_kernels()
+    assert not apart
+    assert told == {"summary": "no CUDA kernel was run: no card at all", "kernels": []}
+
+
+def test_golden_vectors_that_come_along_are_some_of_the_tests() -> None:
+    whole = np.load(Path(__file__).parent / "data" / "operators.npz")
+    some = np.load(Path(doctor.__file__).parent.parent / "devices" / "golden.npz")
+    assert {name[:3] for name in some} == {"fma", "exp", "sig", "q16"}
+    for name in some:
+        rows = {row.tobytes() for row in whole[name]}
+        assert len(some[name]) >= 8
+        assert all(row.tobytes() in rows for row in some[name])
 
 
 def test_faults_say_where_each_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
