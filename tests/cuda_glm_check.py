@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def part(name: str, do: Callable[[], str]) -> None:
 
 def ahead() -> str:
     """Compile all that a start needs, at once."""
-    with GlmCudaRig(**{"lanes": 8, "prompt_rows": 64, "drafts": 2, "poison": "a"}) as rig:
+    with GlmCudaRig(drafts=2, lanes=8, prompt_rows=64, poison="a") as rig:
         compile_ahead(rig.device._graphs)
     return "compiled"
 
@@ -69,9 +70,7 @@ def scene(name: str, rig: type[GlmCudaRig]) -> str:
 def ranks(opened: RunOpened) -> list[Any]:
     """The tales on the card."""
     family = Glm(tales().config, choices_of(opened.rules))
-    _, _, make = glm_rank(
-        tales(), family, settings_of(opened), open_card(0), 0, 1, no_progress
-    )
+    _, _, make = glm_rank(tales(), family, settings_of(opened), open_card(0), 0, 1, no_progress)
     device = make(gather=alone)
     device.warm()
     return [device]
@@ -116,8 +115,8 @@ def main() -> None:
     part("ahead", ahead)
     part("trace", lambda: "\n  ".join(check(made / "glm_trace.npz", str(DATA / "glm_tiny"))[-25:]))
     for name in SCENES:
-        part(f"{name}, eager", lambda name=name: scene(name, GlmEagerRig))
-        part(f"{name}, graphs", lambda name=name: scene(name, GlmCudaRig))
+        part(f"{name}, eager", partial(scene, name, GlmEagerRig))
+        part(f"{name}, graphs", partial(scene, name, GlmCudaRig))
     part("sessions", lambda: sessions(out, made / "glm_cpu.tape"))
     part("replayed", lambda: replayed(made / "glm_cpu.tape"))
     print("\n".join(["", *SAID]))  # noqa: T201

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtape.core.glm_ops import Rows
 from kvtape.core.kernels.glm_interpreter import run_glm
 from kvtape.core.kernels.glm_memory import OPS
 from kvtape.devices.glm.layout import ARGUMENTS, GlmOp
 from kvtape.devices.weights.find import find_model
+from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events import facts as f
 from kvtape.events.facts import AnyFact
 
@@ -59,6 +61,13 @@ def changes(before: Arrays, after: Arrays) -> dict[str, tuple[int, NDArray[Any]]
     return found
 
 
+def glm(model: str) -> GlmCheckpoint:
+    """A GLM by name or path."""
+    found = find_model(model)
+    assert isinstance(found, GlmCheckpoint)
+    return found
+
+
 class Tracing(GlmRig):
     """A CPU rank that runs op by op."""
 
@@ -86,9 +95,9 @@ class Tracing(GlmRig):
 
 def record(path: Path, model: str) -> None:
     """Write the CPU's trace."""
-    with Tracing(checkpoint=find_model(model), **SMALL) as rig:
+    with Tracing(checkpoint=glm(model), **SMALL) as rig:
         found = rig.trace()
-    named = {
+    named: dict[str, Any] = {
         f"{at} {name} {first}": values
         for at, changed in enumerate(found)
         for name, (first, values) in changed.items()
@@ -134,7 +143,7 @@ class Checker:
         for words in device.program.ops.tolist():
             count = counts[words[-1]]
             if count and GlmOp(words[0]) in LOWERED:
-                for launch in lowering.lowered(tuple(words), words[-1], count):
+                for launch in lowering.lowered(tuple(words), Rows(words[-1]), count):
                     launch()
             self.compare(GlmOp(words[0]).name, words)
         card.download(device._told, device._tables.told)
@@ -167,7 +176,7 @@ def check(path: Path, model: str) -> list[str]:
     """The ops after which a card holds something else, and where."""
     from .cuda_glm_rig import GlmEagerRig
 
-    with GlmEagerRig(checkpoint=find_model(model), **SMALL) as rig:
+    with GlmEagerRig(checkpoint=glm(model), **SMALL) as rig:
         checker = Checker(rig, read(path))
         for facts in steps(rig):
             rig.step(*facts)

@@ -18,6 +18,7 @@ from kvtape.devices.kernel_cache import use_cache
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.events import facts as f
 from kvtape.events.ids import StateId
+from kvtape.tests.cpu_rig import ids
 from kvtape.tests.cuda_glm_rig import GlmEagerRig
 from kvtape.tests.device_play import SAMPLINGS, Told, told
 from kvtape.tests.glm_rig import GlmRig
@@ -69,7 +70,7 @@ def round_of(rig: GlmRig, stream: Any, new: list[int]) -> list[Any]:
     """The facts of a round after these tokens were kept."""
     known = rig.state.streams[stream]
     return [
-        f.RowsKept(streams=(stream,), starts=(0, len(new)), tokens=tuple(new)),
+        f.RowsKept(streams=(stream,), starts=(0, len(new)), tokens=ids(new)),
         *rig.lease(stream, len(known.tokens) + len(new) + 1),
         f.RoundRun(lanes=(known.lane,)),
     ]

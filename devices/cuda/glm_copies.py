@@ -125,11 +125,10 @@ class CardCopies:
         both = [
             (_flat(arena, axes), ids, m.looked_ids), (_flat(kept, kept_axes), to, m.looked_to)
         ]  # fmt: skip
-        given: list[Array] = []
-        for rows, numbers, room in reversed(both) if back else both:
-            card.upload(numbers.astype(np.int32), room[: len(numbers)])
-            given += [rows, room[: len(numbers)]]
-        copy_pages(card.stream, *given, 0, len(ids))
+        for _, numbers, held in both:
+            card.upload(numbers.astype(np.int32), held[: len(numbers)])
+        (rows, _, at), (rows_to, _, at_to) = reversed(both) if back else both
+        copy_pages(card.stream, rows, at, rows_to, at_to, 0, len(ids))
         card.wait()  # the next ids take the place of these
 
     def _pages(

@@ -19,7 +19,7 @@ from ...core.kernels.cuda.streams import hc_mean, hc_read, hc_weights, hc_write
 from ...core.kernels.glm_memory import GlmParty
 from ..glm.layout import GlmOp
 from ..glm.program import GlmProgram
-from .card import Launch
+from .card import Array, Launch
 from .gathering import Gather, alone
 from .glm_here import BLOCK, Here, Words
 from .glm_lower_mix import MIXED
@@ -226,15 +226,15 @@ def stream_mean(here: Here, words: Words) -> list[Launch]:
     return [partial(hc_mean, here.stream, x, here.party.streams, h, 0, here.rows)]
 
 
-def _streams(here: Here, at: int):
+def _streams(here: Here, at: int) -> Array:
     return here.floats(at, here.party.streams * here.party.hidden)
 
 
-def _site(here: Here, at: int):
+def _site(here: Here, at: int) -> Array:
     return here.floats(at, here.party.streams * (here.party.streams + 2))
 
 
-def _row(here: Here, at: int):
+def _row(here: Here, at: int) -> Array:
     return here.floats(at, here.party.hidden)
 
 

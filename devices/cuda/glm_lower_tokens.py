@@ -91,14 +91,14 @@ def drafted(here: Here, words: Words) -> list[Launch]:
     """DRAFT: logits, width, which."""
     at, width, which = words[:3]
     t = here.memory.tables
-    mine = [
+    tokens, positions, runs, limits, wants, of = (
         t["draft_" + name][: here.rows]
         for name in ("tokens", "positions", "runs", "limits", "wants", "of")
-    ]
+    )
     return [
         partial(
-            draft, here.stream, here.floats(at, width), which, *mine, t["drafts"],
-            t["draft_counts"],
+            draft, here.stream, here.floats(at, width), which, tokens, positions, runs, limits,
+            wants, of, t["drafts"], t["draft_counts"],
         )
     ]  # fmt: skip
 
