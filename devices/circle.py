@@ -74,6 +74,8 @@ class Circle:
         return self._ends[0 if self.rank else rank - 1]
 
     def _give(self, rank: int, view: memoryview) -> None:
+        if not len(view):  # whoever gets nothing may have left
+            return
         try:
             self._end(rank).sendall(view)
         except OSError as error:
