@@ -16,9 +16,9 @@ from .planes import OUTPUTS, TILE
 from .target import kernel
 from .tiles import LINE, THREADS, WARPS, gathered_tile_sums, room_size, tile_sums
 
-i64 = np.int64
+i32, i64 = np.int32, np.int64
 SMALL, MIDDLE, MOST = 32, 64, 96  # slots that go through at once
-AT_LEAST = 4  # slots a place, from which on tiles are the faster way
+AT_LEAST = 6  # slots a place, from which on tiles are the faster way
 
 
 @cache
@@ -30,7 +30,7 @@ def up_tile_kernel():
         xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0
     ):  # fmt: skip
         """Gates and ups of the blocks of blockIdx.x of expert busy[blockIdx.y]."""
-        room = cuda.shared.array(0, types.float32)
+        room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(MOST, types.int32)
         expert = busy[cuda.blockIdx.y]
         if expert < 0:
             return
@@ -40,10 +40,12 @@ def up_tile_kernel():
         at, output = block * tiles * TILE, me % (OUTPUTS * half)
         column = start * OUTPUTS + output
         own = min(column, blocks * OUTPUTS - 1)
-        on_gate = i64(ew[2 * expert * blocks * OUTPUTS + own])
-        on_up = i64(ew[(2 * expert + 1) * blocks * OUTPUTS + own])
+        on_gate = i32(ew[2 * expert * blocks * OUTPUTS + own])
+        on_up = i32(ew[(2 * expert + 1) * blocks * OUTPUTS + own])
         for first in range(starts[expert], starts[expert + 1], MOST):
             rows = min(MOST, starts[expert + 1] - first)
+            for row in range(me, rows, THREADS):
+                on_row[row] = ex[order[first + row] // chosen]
             if rows <= SMALL:
                 small(room, w, at, xq, order, first, chosen, pairs, rows, tiles)
             elif rows <= MIDDLE:
@@ -52,9 +54,9 @@ def up_tile_kernel():
                 large(room, w, at, xq, order, first, chosen, pairs, rows, tiles)
             mine = rows if column < blocks * OUTPUTS else i64(0)
             for row in range(me // (OUTPUTS * half), mine, THREADS // (OUTPUTS * half)):
-                on_row = i64(ex[order[first + row] // chosen])
-                gate = scaled_sum(room[row * LINE + output], on_row + on_gate)
-                up = scaled_sum(room[row * LINE + output + OUTPUTS * half], on_row + on_up)
+                at_row = row * LINE + output
+                gate = scaled_sum(room[at_row], on_row[row] + on_gate)
+                up = scaled_sum(room[at_row + OUTPUTS * half], on_row[row] + on_up)
                 h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
             cuda.syncthreads()
 
@@ -70,18 +72,20 @@ def down_tile_kernel():
         xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
     ):  # fmt: skip
         """The blocks of blockIdx.x of expert busy[blockIdx.y]."""
-        room = cuda.shared.array(0, types.float32)
-        expert = busy[cuda.blockIdx.y]
+        room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(MOST, types.int32)
+        expert, number = busy[cuda.blockIdx.y], cuda.shared.array(MOST, types.int64)
         if expert < 0:
             return
         me, tiles, start = cuda.threadIdx.x, pairs >> 4, cuda.blockIdx.x * WARPS
         block = expert * blocks + min(start + (me >> 5), blocks - 1)
         at, output = block * tiles * TILE, me % (OUTPUTS * WARPS)
         column = start * OUTPUTS + output
-        on_column = i64(ew[expert * blocks * OUTPUTS + min(column, blocks * OUTPUTS - 1)])
+        on_column = i32(ew[expert * blocks * OUTPUTS + min(column, blocks * OUTPUTS - 1)])
         for first in range(starts[expert], starts[expert + 1], MOST):
             rows = min(MOST, starts[expert + 1] - first)
             x = xq[first * pairs :]
+            for row in range(me, rows, THREADS):
+                on_row[row], number[row] = ex[first + row], order[first + row]
             if rows <= SMALL:
                 small(room, w, at, x, pairs, rows, tiles)
             elif rows <= MIDDLE:
@@ -90,8 +94,8 @@ def down_tile_kernel():
                 large(room, w, at, x, pairs, rows, tiles)
             mine = rows if column < blocks * OUTPUTS else i64(0)
             for row in range(me // (OUTPUTS * WARPS), mine, THREADS // (OUTPUTS * WARPS)):
-                value = scaled_sum(room[row * LINE + output], i64(ex[first + row]) + on_column)
-                parts[order[first + row] * stride + column0 + column] = value
+                value = scaled_sum(room[row * LINE + output], on_row[row] + on_column)
+                parts[number[row] * stride + column0 + column] = value
             cuda.syncthreads()
 
     return kernel(expert_down_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))

@@ -24,7 +24,7 @@ from .twins import twin
 i32, i64 = np.int32, np.int64
 CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
 BUCKETS = (8, 16, 32, 64)  # rows that one block of threads takes: as many mma wide as needed
-MANY = 32  # where rows are more, but outputs too few for the tiles of linear_tiles.py
+MANY = 32  # above it tiles may be faster; where they are not, rows of a block if all are too many
 # (parts of the inputs, side): what was fastest for few blocks of outputs, for some, for many, and
 # for many of few inputs. A block of threads makes 2^side blocks of outputs, by so many parts each.
 SHAPES = {
@@ -204,7 +204,7 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
         return
     given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add)
     blocks = block1 - block0
-    most = tile_rows(rows, -(-blocks // TILE_WARPS)) if rows > BUCKETS[-1] else 0
+    most = tile_rows(rows, blocks, TILE_WARPS) if rows > MANY else 0
     if most:
         linear_tiles(stream, most, *given)
         return
@@ -221,7 +221,7 @@ def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
     float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32.
     """
     assert 2 * pairs % INPUTS == 0, pairs
-    most = tile_rows(rows, -(-blocks // (TILE_WARPS // 2))) if rows > BUCKETS[-1] else 0
+    most = tile_rows(rows, 2 * blocks, TILE_WARPS) if rows > MANY else 0
     if most:
         gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
         return

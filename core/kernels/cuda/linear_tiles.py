@@ -10,11 +10,15 @@ from ..scalars import ZERO, add, mul, pow2, silu
 from .fragments import MOST_INPUTS
 from .planes import OUTPUTS, TILE
 from .target import device, kernel
-from .tiles import LINE, THREADS, WARPS, room_size, tile_sums
+from .tiles import LINE, THREADS, WARPS, room_size, tile_sums, warpgroups
 
-i32, i64 = np.int32, np.int64
-ROWS = (32, 64, 96)  # of a tile
+i32 = np.int32
+ROWS = (32, 64, 96, 128)  # of a tile; the last only where four warps multiply together
 CHIP = 132  # multiprocessors that tiles are chosen for; bits do not depend on it
+# What ways take of one another, over the same inputs: a tile on every multiprocessor, a block of
+# outputs by up to 64 rows, and one by each 32 rows where they are more.
+TILE_TAKES = {32: 26.0, 64: 37.0, 96: 49.0, 128: 65.0}
+START, FEW_TAKE, MANY_TAKE = 3.0, 0.07, 0.053
 AT_ONCE = 8  # values of y that a thread asks for before it adds to them
 
 
@@ -31,9 +35,11 @@ def linear_tile_kernel(most):
 
     def linear_tile(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto):
         """Rows of tile blockIdx.x, outputs of the blocks of blockIdx.y."""
-        room = cuda.shared.array(0, types.float32)
+        room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first = cuda.threadIdx.x, cuda.blockIdx.x * most
         mine, tiles = min(most, rows - first), pairs >> 4
+        for row in range(me, mine, THREADS):
+            on_row[row] = ex[first + row]
         start = block0 + cuda.blockIdx.y * WARPS
         # Warps without a block of their own go over the last one again, and nobody reads that.
         block = min(start + (me >> 5), block1 - 1)
@@ -42,7 +48,7 @@ def linear_tile_kernel(most):
         column, step = start * OUTPUTS + output, THREADS // (OUTPUTS * WARPS)
         if column >= block1 * OUTPUTS:
             return
-        on_column, before = i64(ew[column]), cuda.local.array(at_once, types.float32)
+        on_column, before = i32(ew[column]), cuda.local.array(at_once, types.float32)
         for row0 in range(me // (OUTPUTS * WARPS), mine, at_once * step):
             for k in range(at_once):
                 before[k] = ZERO
@@ -52,7 +58,7 @@ def linear_tile_kernel(most):
             for k in range(at_once):
                 row = row0 + k * step
                 if row < mine:
-                    value = scaled_sum(room[row * LINE + output], i64(ex[first + row]) + on_column)
+                    value = scaled_sum(room[row * LINE + output], on_row[row] + on_column)
                     to = (first + row) * stride + column0 + column
                     y[to] = add(before[k], value) if onto else value
 
@@ -67,9 +73,11 @@ def gated_tile_kernel(most):
 
     def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
         """Rows of tile blockIdx.x, gates and ups of the blocks of blockIdx.y."""
-        room = cuda.shared.array(0, types.float32)
+        room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first, half = cuda.threadIdx.x, cuda.blockIdx.x * most, WARPS // 2
         mine, tiles = min(most, rows - first), pairs >> 4
+        for row in range(me, mine, THREADS):
+            on_row[row] = ex[first + row]
         which, start = (me >> 5) // half, cuda.blockIdx.y * half
         block = which * blocks + min(start + (me >> 5) % half, blocks - 1)
         sums(room, w, block * tiles * TILE, xq[first * pairs :], pairs, mine, tiles)
@@ -77,23 +85,30 @@ def gated_tile_kernel(most):
         column = start * OUTPUTS + output
         if column >= blocks * OUTPUTS:
             return
-        on_gate, on_up = i64(ew[column]), i64(ew[blocks * OUTPUTS + column])
+        on_gate, on_up = i32(ew[column]), i32(ew[blocks * OUTPUTS + column])
         for row in range(me // (OUTPUTS * half), mine, THREADS // (OUTPUTS * half)):
-            at, on_row = row * LINE + output, i64(ex[first + row])
-            gate = scaled_sum(room[at], on_row + on_gate)
-            up = scaled_sum(room[at + OUTPUTS * half], on_row + on_up)
+            at = row * LINE + output
+            gate = scaled_sum(room[at], on_row[row] + on_gate)
+            up = scaled_sum(room[at + OUTPUTS * half], on_row[row] + on_up)
             h[(first + row) * stride + column0 + column] = mul(silu(gate), up)
 
     gated_tile.__name__ += f"_{most}"
     return kernel(gated_tile, 4 * room_size(most))
 
 
-def tile_rows(rows, groups):
-    """Rows of a tile, for so many groups of outputs; 0 where tiles would leave the chip idle."""
-    for most in reversed(ROWS):
-        if -(-rows // most) * groups >= CHIP and rows > most // 2:
-            return most
-    return 0
+def tile_rows(rows, blocks, of_tile):
+    """Rows of a tile for so many blocks of outputs, of which a tile has `of_tile`.
+
+    0 where blocks that share out the inputs among their warps are faster (linear.py).
+    """
+    groups = -(-blocks // of_tile)
+    known = ROWS if warpgroups() else ROWS[:-1]
+    takes = {
+        most: START + -(-(-(-rows // most) * groups) // CHIP) * TILE_TAKES[most] for most in known
+    }
+    best = min(takes, key=takes.__getitem__)
+    alone = FEW_TAKE * blocks if rows <= 64 else MANY_TAKE * blocks * -(-rows // 32)
+    return best if takes[best] < max(alone, 7.0) else 0
 
 
 def linear_tiles(stream, most, *given):

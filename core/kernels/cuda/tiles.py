@@ -24,12 +24,14 @@ STAGES, STAGE_TILES = 4, 2
 AHEAD = {32: 8, 64: 6, 96: 4, 112: 2, 128: 2}
 
 
-# Sets of registers for a stage of weights, where four warps multiply together.
-SETS = {32: 4, 64: 4, 96: 2, 128: 2}
+# Where four warps multiply together: tiles of weights and stages of rows that registers hold.
+SETS = {32: (8, 4), 64: (8, 2), 96: (4, 2), 128: (4, 1)}
 
 
 def warpgroups():
     """Whether the card's warps multiply by fours: sm_90a does, none before it and none after."""
+    if SIMULATED:
+        return False
     return tuple(cuda.get_current_device().compute_capability[:2]) == (9, 0)
 
 
