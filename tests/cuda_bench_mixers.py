@@ -69,12 +69,12 @@ def exponents(*shape: int) -> Any:
 # --- bits ----------------------------------------------------------------------------------------
 
 
-def check_twins(names: list[str]) -> None:
+def check_twins(names: list[str], cases: int) -> None:
     """Random cases of twins."""
     for one in twins.twins():
         if one.name in names:
             start = time.time()
-            verdict = twins.check(one, np.random.default_rng(31), CASES)
+            verdict = twins.check(one, np.random.default_rng(31), cases)
             tell(f"bits {one.name}: {verdict.equal} {verdict.first} {time.time() - start:.1f} s")
 
 
@@ -138,7 +138,7 @@ def check_sites() -> None:
         np.random.default_rng(8),
         ((4, 4096), (4, 8), (4, 1000), (2, 140), (1, 256), (3, 64)),
     )
-    for name, one in (("mix_streams", cuda_mixers.mixed), ("open_site", cuda_mixers.opened)):
+    for name, one in (("mix_streams", cuda_mixers.mixed), ("read_site", cuda_mixers.opened)):
         found = [one(rng, int(rng.integers(1, 4)), *shapes[k % 6]) for k in range(CASES)]
         tell(f"bits {name}: {sum(found)} of {CASES}")
 
@@ -185,8 +185,8 @@ def stream_lines(rows: int) -> Iterator[Line]:
     given = (x, site, u, f32(1e-5), codes, e, flags, 0, rows)
     yield "mix_streams", memory(11 * wide), timed([call(sites.mix_streams, *given)] * 8)
     read = zeros(i16, rows, HIDDEN)
-    given = (m, base, scale, f32(1e-6), 20, site, x, w, f32(1e-5), read, e, flags, 0, rows)
-    yield "open_site", memory(4.5 * wide), timed([call(sites.open_site, *given)] * 8)
+    given = (x, site, w, f32(1e-5), read, e, flags, 0, rows)
+    yield "read_site", memory(4.5 * wide), timed([call(sites.read_site, *given)] * 8)
     for width, source in ((HIDDEN, u), (n * HIDDEN, x)):
         codes, e, w = zeros(i16, rows, width), zeros(i8, rows), floats(width)
         given = (source, w, f32(1e-5), codes, e, flags, 0, rows)
@@ -269,11 +269,13 @@ def sparse_lines(rows: int, lanes: int, context: int) -> Iterator[Line]:
         floor = max(
             products, memory(min(seen, pages * PAGE) * LATENT * 2 + rows * HEADS * LATENT * 6)
         )
-        yield (
-            f"attention, context {context}, band {band}",
-            floor,
-            timed([attend] * (1 if rows > 256 else 4)),
-        )
+        what, repeats = f"attention, context {context}, band {band}", 1 if rows > 256 else 4
+        yield what, floor, timed([attend] * repeats)
+        for part in ("score_kernel", "weigh_latents", "sums_kernel") if rows >= 32 else ():
+            usual = getattr(latent_split, part)
+            setattr(latent_split, part, Nothing())
+            yield f"  without {part}", 1, timed([attend] * repeats)
+            setattr(latent_split, part, usual)
     qi, ei = bytes_as(i16, rows, 32 * 128), exponents(rows, 32)
     weights, keys = (floats(rows, 32), 0, f32(0.01)), bytes_as(i16, pages, PAGE // KPOOL, 128)
     band = min(rows, 64)
@@ -309,8 +311,17 @@ def times(rows: int, lanes: int, contexts: tuple[int, ...]) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Bits of the twins of these names and of the real widths; then every time."""
-    for check in (lambda: check_twins(names), check_attention, check_recurrence, check_sites):
+    """Bits of the twins of these names and of the real widths; then every time.
+
+    A number before the names: so many random cases.
+    """
+    cases = int(names.pop(0)) if names and names[0].isdigit() else CASES
+    for check in (
+        lambda: check_twins(names, cases),
+        check_attention,
+        check_recurrence,
+        check_sites,
+    ):
         try:
             check()
         except Exception:

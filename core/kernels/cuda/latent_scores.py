@@ -175,18 +175,29 @@ def score_kernel(width):
             cuda.syncthreads()
             fetch_tile(room, at_hand, latent, places, listed, tile + parts, parts, last, 1 - side)
             sums = cuda.local.array(ALL_SUMS, types.int32)
+            rows_high = cuda.local.array(8, types.int32)
+            rows_low = cuda.local.array(8, types.int32)
             for k in range(ALL_SUMS):
                 sums[k] = 0
             from_side = side * WARP * line
             for s in range(steps):
                 for n in range(4):
                     w = four_words(room, from_side + (8 * n + g) * line + 16 * s + 4 * t)
-                    h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
-                    l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
-                    onto_ss(sums, SUMS * n, high, 4 * s, h0, h1)
-                    onto_su(sums, SUMS * n + 4, high, 4 * s, l0, l1)
-                    onto_uu(sums, SUMS * n + 8, low, 4 * s, l0, l1)
-                    onto_us(sums, SUMS * n + 4, low, 4 * s, h0, h1)
+                    rows_high[2 * n], rows_high[2 * n + 1] = (
+                        high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
+                    )  # fmt: skip
+                    rows_low[2 * n], rows_low[2 * n + 1] = (
+                        low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
+                    )  # fmt: skip
+                # Products onto one sum stand apart, so that none waits for the one before it.
+                for n in range(4):
+                    a, b = rows_high[2 * n], rows_high[2 * n + 1]
+                    onto_ss(sums, SUMS * n, high, 4 * s, a, b)
+                    onto_us(sums, SUMS * n + 4, low, 4 * s, a, b)
+                for n in range(4):
+                    a, b = rows_low[2 * n], rows_low[2 * n + 1]
+                    onto_uu(sums, SUMS * n + 8, low, 4 * s, a, b)
+                    onto_su(sums, SUMS * n + 4, high, 4 * s, a, b)
             for n in range(4):
                 j, k = tile * WARP + 8 * n + 2 * t, SUMS * n
                 a = score_of(sums, k, on_head, scale) if j < seen else LOWEST

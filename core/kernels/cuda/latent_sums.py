@@ -149,14 +149,17 @@ def sums_kernel(width):
                     w = columns_of(room, (side * WARP + lane) * LINE + 16 * quarter + 4 * c)
                     h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
                     l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
+                    # Products onto one sum stand apart, so that none waits for the one before it.
                     for m in range(PAIR):
                         first_sum, a = (4 * m + c) * SUMS, 12 * m
                         onto_uu(sums, first_sum, weights, a, l0, l1)
                         onto_uu(sums, first_sum + 4, weights, a + 4, l0, l1)
                         onto_uu(sums, first_sum + 8, weights, a + 8, l0, l1)
-                        onto_us(sums, first_sum + 12, weights, a + 8, h0, h1)
+                    for m in range(PAIR):
+                        first_sum, a = (4 * m + c) * SUMS, 12 * m
                         onto_us(sums, first_sum + 4, weights, a, h0, h1)
                         onto_us(sums, first_sum + 8, weights, a + 4, h0, h1)
+                        onto_us(sums, first_sum + 12, weights, a + 8, h0, h1)
             tile += parts
             side = 0 if side == 2 else side + 1
             place = (place + 1) & 3

@@ -1,8 +1,9 @@
 """What surrounds a layer's mixer or unit, each in one launch: a block of threads a row.
 
-mix_streams is hc_write and the norm of all streams that follows it, without weights. open_site is
-hc_weights, hc_read and the norm of what was read. A thread holds its values of a row in registers,
-four columns of every stream at a time, so memory is passed over once.
+mix_streams is hc_write and the norm of all streams that follows it, without weights. read_site is
+hc_read and the norm of what was read. A thread holds its values of a row in registers, four columns
+of every stream at a time, so memory is passed over once. Rows of x, y and q begin at a multiple of
+16 and of 8 bytes: `fits` says whether they can.
 """
 
 from functools import cache
@@ -14,13 +15,11 @@ from numba.core import types
 from ..quantise import sound_amax
 from ..scalars import (
     INF_BITS,
-    LOG2E,
     ONE,
     ZERO,
     absolute_bits,
     add,
     div,
-    exp2c,
     flt,
     fma,
     mul,
@@ -28,15 +27,13 @@ from ..scalars import (
     q16_value,
     rn,
     row_exponent,
-    sigmoid,
     sqrt,
-    sub,
 )
-from ..streams import TWO, streams_of
+from ..streams import streams_of
 from .intrinsics import four_of
 from .quantise import greatest_number
-from .streams import MOST_STREAMS, divided
-from .target import SIMULATED, WARP, block_sum, device, kernel, lane_value
+from .streams import MOST_STREAMS
+from .target import SIMULATED, WARP, block_sum, device, kernel
 from .tensor import put_floats, put_words
 
 i32, i64, u8 = np.int32, np.int64, np.uint8
@@ -171,69 +168,32 @@ def mix_streams(stream, x, site, y, eps, q, e, flags, first, last):
         )
 
 
-@device
-def balanced(m, row, base, scale, eps, iters, site, told):
-    """A warp makes a row's weights, as hc_weights: into site [rows, .] and told [.] shared."""
-    lane, size = cuda.laneid, base.shape[0]
-    n = streams_of(size)
-    if lane < 2 * n:
-        which = 0 if lane < n else 1
-        one = sigmoid(add(mul(m[row, lane], scale[which]), base[lane]))
-        one = add(one, eps) if lane < n else mul(TWO, one)
-        site[row, lane], told[lane] = one, one
-    at = min(lane, n * n - 1)
-    line, column = at // n, at % n
-    c = add(mul(m[row, 2 * n + at], scale[2]), base[2 * n + at])
-    top = lane_value(c, line * n)
-    for i in range(1, n):
-        top = max(top, lane_value(c, line * n + i))
-    c = exp2c(mul(sub(c, top), LOG2E))
-    c = add(divided(c, line * n, 1, n, ZERO), eps)
-    c = divided(c, column, n, n, eps)
-    for _ in range(iters - 1):
-        c = divided(c, line * n, 1, n, eps)
-        c = divided(c, column, n, n, eps)
-    if lane < n * n:
-        site[row, 2 * n + lane] = c
-
-
 @cache
-def open_site_kernel(n):
+def read_site_kernel(n):
     """The kernel for so many streams."""
-    held_at_once = 4 * n * EACH
 
-    def open_site_block(
-        m, base, scale, hc_eps, iters, site, x, width, w, eps, q, e, flags, first
-    ):  # fmt: skip
-        """Row first + block; x, w, q [.] flat, q as int32."""
+    def read_site_block(x, sites, width, w, eps, q, e, flags, first):
+        """Row first + block; x and q [.] flat, q as int32."""
         room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
-        told = cuda.shared.array(MOST_WEIGHTS, types.float32)
         row, me, step = first + i64(cuda.blockIdx.x), i64(cuda.threadIdx.x), cuda.blockDim.x
-        held = cuda.local.array(held_at_once, types.float32)
+        u, by = cuda.local.array(OWN, types.float32), cuda.local.array(OWN, types.float32)
         for i in range(EACH):
             c = 4 * (me + i * step)
+            for j in range(4):
+                u[4 * i + j], by[4 * i + j] = ZERO, w[min(c + j, width - 1)]
             for s in range(n):
                 four = four_of(x, (row * n + s) * width + min(c, width - 4))
                 for j in range(4):
-                    held[4 * (n * i + s) + j] = four[j] if c < width else ZERO
-        if me < WARP:
-            balanced(m, row, base, scale, hc_eps, iters, site, told)
-        cuda.syncthreads()
-        u = cuda.local.array(OWN, types.float32)
-        for i in range(EACH):
+                    u[4 * i + j] = fma(sites[row, s], four[j], u[4 * i + j])
             for j in range(4):
-                total = ZERO
-                for s in range(n):
-                    total = fma(told[s], held[4 * (n * i + s) + j], total)
-                u[4 * i + j] = total if 4 * (me + i * step) < width else ZERO
+                u[4 * i + j] = u[4 * i + j] if c < width else ZERO
         top, number = tops_of(u, OWN, room)
         squares = squares_of(u, OWN, row_exponent(flt(number)), wide_room)
         r = div(ONE, sqrt(add(div(squares, rn(width)), eps)))
         for i in range(EACH):
-            c = 4 * (me + i * step)
             for j in range(4):
-                by = w[min(c + j, width - 1)]
-                u[4 * i + j] = mul(mul(u[4 * i + j], r), by) if c < width else ZERO
+                k = 4 * i + j
+                u[k] = mul(mul(u[k], r), by[k]) if 4 * (me + i * step) < width else ZERO
         made, made_number = tops_of(u, OWN, room)
         exponent = row_exponent(flt(made_number))
         digits = pow2(-exponent)
@@ -246,18 +206,14 @@ def open_site_kernel(n):
             if not (sound_amax(top) and sound_amax(made)):
                 flags[row] |= u8(1)
 
-    open_site_block.__name__ += f"_{n}"
-    return kernel(open_site_block)
+    read_site_block.__name__ += f"_{n}"
+    return kernel(read_site_block)
 
 
-def open_site(
-    stream, m, base, scale, hc_eps, iters, site, x, w, eps, q, e, flags, first, last
-):  # fmt: skip
-    """hc_weights, hc_read, and rmsnorm_q16 of what was read; where `fits` says so."""
-    n, width = streams_of(base.shape[0]), w.shape[0]
+def read_site(stream, x, site, w, eps, q, e, flags, first, last):
+    """hc_read, then rmsnorm_q16 of what was read; where `fits` says so."""
+    n, width = streams_of(site.shape[1]), w.shape[0]
     if last > first:
         shape, words = (last - first, threads_of(width), stream), q.reshape(q.size).view(i32)
-        open_site_kernel(n)[shape](
-            m, base, scale, hc_eps, iters, site, x.reshape(x.size), width, w, eps, words, e, flags,
-            first,
-        )  # fmt: skip
+        flat = x.reshape(x.size)
+        read_site_kernel(n)[shape](flat, site, width, w, eps, words, e, flags, first)

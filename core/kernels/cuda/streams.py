@@ -1,5 +1,7 @@
 """The CUDA twins of streams.py: a warp balances a site, a thread a column of the streams."""
 
+from functools import cache
+
 import numpy as np
 from numba import cuda
 
@@ -12,44 +14,50 @@ THREADS = 128
 MOST_STREAMS = 4  # a thread holds a column of all of them; a warp holds their square
 
 
-@device
-def divided(c, first, step, n, eps):
-    """A lane's element of the square, divided by the sum of n lanes from `first` on, plus eps."""
-    total = lane_value(c, first)
-    for i in range(1, n):
-        total = add(total, lane_value(c, first + i * step))
-    return div(c, add(total, eps))
+@cache
+def weights_kernel(n):
+    """The kernel for so many streams: what is known when it is compiled need not wait its turn."""
 
+    @device
+    def divided(c, first, step, eps):
+        """A lane's element of the square, by the sum of n lanes from `first` on, plus eps."""
+        total = lane_value(c, first)
+        for i in range(1, n):
+            total = add(total, lane_value(c, first + i * step))
+        return div(c, add(total, eps))
 
-@kernel
-def hc_weights_warp(m, base, scale, eps, iters, site, first):
-    """Row first + block: lane n i + j has element (i, j) of what is kept."""
-    row, lane, size = first + cuda.blockIdx.x, cuda.threadIdx.x, base.shape[0]
-    n = streams_of(size)
-    if lane < 2 * n:
-        which = 0 if lane < n else 1
-        one = sigmoid(add(mul(m[row, lane], scale[which]), base[lane]))
-        site[row, lane] = add(one, eps) if lane < n else mul(TWO, one)
-    at = min(lane, n * n - 1)
-    line, column = at // n, at % n
-    c = add(mul(m[row, 2 * n + at], scale[2]), base[2 * n + at])
-    top = lane_value(c, line * n)
-    for i in range(1, n):
-        top = max(top, lane_value(c, line * n + i))
-    c = exp2c(mul(sub(c, top), LOG2E))
-    c = add(divided(c, line * n, 1, n, ZERO), eps)
-    c = divided(c, column, n, n, eps)
-    for _ in range(iters - 1):
-        c = divided(c, line * n, 1, n, eps)
-        c = divided(c, column, n, n, eps)
-    if lane < n * n:
-        site[row, 2 * n + lane] = c
+    def hc_weights_warp(m, base, scale, eps, iters, site, first):
+        """Row first + block: lane n i + j has element (i, j) of what is kept."""
+        row, lane = first + cuda.blockIdx.x, cuda.threadIdx.x
+        at = min(lane, n * n - 1)
+        line, column = at // n * n, at % n
+        which, mine = 0 if lane < n else 1, min(lane, 2 * n - 1)
+        one = add(mul(m[row, mine], scale[which]), base[mine])
+        c = add(mul(m[row, 2 * n + at], scale[2]), base[2 * n + at])
+        top = lane_value(c, line)
+        for i in range(1, n):
+            top = max(top, lane_value(c, line + i))
+        c = exp2c(mul(sub(c, top), LOG2E))
+        c = add(divided(c, line, 1, ZERO), eps)
+        c = divided(c, column, n, eps)
+        for _ in range(iters - 1):
+            c = divided(c, line, 1, eps)
+            c = divided(c, column, n, eps)
+        if lane < n * n:
+            site[row, 2 * n + lane] = c
+        one = sigmoid(one)
+        if lane < 2 * n:
+            site[row, lane] = add(one, eps) if lane < n else mul(TWO, one)
+
+    hc_weights_warp.__name__ += f"_{n}"
+    return kernel(hc_weights_warp)
 
 
 def hc_weights(stream, m, base, scale, eps, iters, site, first, last):
     """As the CPU's hc_weights."""
     if last > first:
-        hc_weights_warp[last - first, WARP, stream](m, base, scale, eps, iters, site, first)
+        shape = (last - first, WARP, stream)
+        weights_kernel(streams_of(base.shape[0]))[shape](m, base, scale, eps, iters, site, first)
 
 
 @kernel
