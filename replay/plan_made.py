@@ -39,21 +39,24 @@ class Planned:
         )
 
 
-def first_card() -> Here:
-    """The memory of this machine's first GPU, for a rank that has one like it. Raises NoCard."""
+def here_of(options: RunOptions) -> Here:
+    """The memory that ranks find: this machine's, or a GPU's like the first one. Raises NoCard.
+
+    Ranks that are more than GPUs share them, and each has its part.
+    """
+    if options.device == "cpu":
+        return this_machine()
     from ..devices.cuda.card import open_card  # what it needs is not everywhere, and slow to load
 
-    info = open_card(0).info()
-    return Here(info.total, info.free, shared=False)
-
-
-MEMORY = {"cpu": this_machine, "cuda": first_card}  # asked once, where nobody says
+    card = open_card(0)
+    info, sharing = card.info(), -(-options.world // card.count())
+    return Here(info.total // sharing, info.free // sharing, shared=False)
 
 
 def planned(model: str, options: RunOptions) -> Planned:
     """The plan of a start. Raises BadOption where there is none, ModelError, UnsupportedShape."""
     start = start_of(model, options)
-    asked = ask(start, MEMORY[options.device])
+    asked = ask(start, lambda: here_of(options))
     try:
         found = asked.plan()
     except PlanRefused as error:

@@ -1,34 +1,44 @@
 """Run as a process: ranks of the CUDA device, under numba's simulator, beside the CPU's.
 
-A tape is recorded on each device at some number of ranks and replayed on the other. Prints a line
-of JSON a tape: what it was recorded on, what replayed it, the verdict, how many sums were compared.
+`equal 2 3`: a tape is recorded on each device at some number of ranks and replayed on the other; a
+line of JSON a replay: recorded on, replayed on, the verdict, how many sums were compared. `killed`:
+a follower is, in the middle of a reply. `misled`: a follower is given another step.
 The simulator is chosen by the environment before numba is loaded.
 """
 
 import json
+import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
+from kvtape.devices.links import Step
+from kvtape.events.facts import RequestArrived
 from kvtape.events.reader import Tape
-from kvtape.replay.bench_engine import Engine
+from kvtape.events.verify import verify
+from kvtape.replay.bench_engine import Engine, NoReply
 from kvtape.replay.machine import Machine
 from kvtape.replay.models import devices_for, load
 from kvtape.replay.opening import RunOptions
 from kvtape.replay.recording import Recording
 from kvtape.replay.rerun import reopened, rerun
+from kvtape.replay.serving import verdict
 from kvtape.tests.random_llama import SMALLEST, RandomLlama
 from kvtape.tests.tiny_llama import write_folder
 
 PROMPTS, REPLY = ([7, 1, 63, 5], [9, 9, 2]), 2
 
 
-def folder(path: Path) -> str:
+def smallest(path: Path) -> str:
     """The smallest llama as files."""
     weights = RandomLlama(SMALLEST)
     named = {}
@@ -40,13 +50,18 @@ def folder(path: Path) -> str:
     return str(path)
 
 
-def record(model: str, device: str, world: int, tape: Path, poison: str = "off") -> None:
-    """A short run of two prompts."""
-    options = RunOptions(
+def options(device: str, world: int, poison: str = "off") -> RunOptions:
+    """A run small enough for the simulator."""
+    return RunOptions(
         world=world, device=device, lanes=2, context=64, pages=8, prompt_rows=4, digests="full",
         poison=poison,
     )  # fmt: skip
-    loaded = load(model, options, lambda line: None, lambda done, total: None)
+
+
+def record(model: str, device: str, world: int, tape: Path, poison: str = "off") -> None:
+    """A short run of two prompts."""
+    asked = options(device, world, poison)
+    loaded = load(model, asked, lambda line: None, lambda done, total: None)
     engine = Engine(loaded.opened, loaded.devices, tape)
     try:
         for prompt in PROMPTS:
@@ -66,20 +81,80 @@ def replayed(model: str, tape: Path, device: str, world: int) -> Sequence[object
     return [repr(first) if first else "equal", dict(played.comparison.compared)]
 
 
-def main(worlds: Sequence[int]) -> None:
+def equal(model: str, place: Path, worlds: Sequence[int]) -> None:
     """Both ways, at these numbers of ranks."""
+    cpu, cuda = place / "cpu.tape", place / "cuda.tape"
+    record(model, "cpu", 1, cpu)
+    for world in worlds:
+        told(["cpu", 1], ["cuda", world], *replayed(model, cpu, "cuda", world))
+    record(model, "cuda", 2, cuda, "a")
+    for world in (1, 2, 3):
+        told(["cuda", 2], ["cpu", world], *replayed(model, cuda, "cpu", world))
+
+
+def killed(model: str, place: Path) -> None:
+    """A follower is killed while a reply is made: how the run ends, and what its tape is."""
+    loaded = load(model, options("cuda", 2), lambda line: None, lambda done, total: None)
+    engine = Engine(loaded.opened, loaded.devices, place / "killed.tape")
+    follower: Any = loaded.devices[1]
+    ended: list[str] = []
+
+    def ask() -> None:
+        try:
+            engine.ask(PROMPTS[0], 40)
+        except NoReply as error:
+            ended.append(str(error))
+
+    client = Thread(target=ask)
+    client.start()
+    while follower._step < 3:  # in the middle of a reply
+        time.sleep(0.02)
+    follower.process.kill()
+    start = time.monotonic()
+    assert engine.live.ended.wait(100)
+    client.join(100)
+    seconds = time.monotonic() - start
+    sound = verify(place / "killed.tape") == []
+    told(str(engine.live.error), verdict(engine.live), sound, len(ended), round(seconds, 1))
+
+
+def misled(model: str, place: Path) -> None:
+    """A follower is given other facts of the same kinds: it computes, and every rank hears."""
+    loaded = load(model, options("cuda", 2), lambda line: None, lambda done, total: None)
+    follower: Any = loaded.devices[1]
+    give, changed = follower.give, []
+
+    def other(step: Step | None) -> None:
+        """The first prompt has another first token."""
+        facts = list(step.facts if step is not None else ())
+        for at, fact in enumerate(facts):
+            if isinstance(fact, RequestArrived) and step is not None:
+                prompt = (fact.prompt[0] ^ 1, *fact.prompt[1:])
+                facts[at] = fact.model_copy(update={"prompt": prompt})
+                changed.append(step.header.step)
+                step = Step(step.header, tuple(facts), step.every_row)
+        give(step)
+
+    follower.give = other
+    engine = Engine(loaded.opened, loaded.devices, place / "misled.tape")
+    with suppress(NoReply):
+        engine.ask(PROMPTS[0], 2)
+    assert engine.live.ended.wait(100)
+    told(str(engine.live.error), verdict(engine.live), changed)
+
+
+def main(what: str, *worlds: str) -> None:
+    """One of the scenes."""
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
-    with TemporaryDirectory() as place:
-        model = folder(Path(place) / "smallest")
-        cpu = Path(place) / "cpu.tape"
-        record(model, "cpu", 1, cpu)
-        for world in worlds:
-            told(["cpu", 1], ["cuda", world], replayed(model, cpu, "cuda", world))
-        cuda = Path(place) / "cuda.tape"
-        record(model, "cuda", 2, cuda, "a")
-        for world in (1, 2, 3):
-            told(["cuda", 2], ["cpu", world], replayed(model, cuda, "cpu", world))
+    logging.disable()
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        model = smallest(place / "smallest")
+        if what == "equal":
+            equal(model, place, [int(world) for world in worlds])
+        else:
+            {"killed": killed, "misled": misled}[what](model, place)
 
 
 def told(*line: object) -> None:
@@ -88,4 +163,4 @@ def told(*line: object) -> None:
 
 
 if __name__ == "__main__":
-    main([int(world) for world in sys.argv[1:]] or [2, 3])
+    main(*sys.argv[1:])

@@ -12,23 +12,13 @@ from ...core.kernels.cuda.columns import pack_columns, spread_columns
 from ...core.kernels.cuda.target import recording
 from ...core.link import RankLost
 from ..circle import Circle
-from .card import Array, Launch, NoCard
+from .card import Array, Launch
 from .joined import Joined, Sizes
+from .ways import nccl
 
 WATCH_SECONDS = 0.5  # how often the watchdog looks
 LEAVE_SECONDS = 20.0  # that leaving a sound group may take
 _left: list[Any] = []  # communicators that were aborted: their destructors would wait for a rank
-
-
-def nccl() -> Any:
-    """CuPy's NCCL. Raises NoCard where it cannot be loaded."""
-    try:
-        from cupy.cuda import nccl as found  # pyright: ignore[reportMissingImports]
-
-        found.get_version()
-    except (ImportError, AttributeError, RuntimeError) as error:
-        raise NoCard(f"--gather nccl: CuPy finds no NCCL ({error}); links would do") from error
-    return found
 
 
 def in_time(do: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -29,10 +29,10 @@ from .device import CudaDevice
 from .gathering import Gather, alone
 from .joined import Sizes
 from .memory import rank_memory
+from .ways import nccl, way_of
 
 CardRank = Any  # a CudaDevice or a GlmCudaDevice: a PagedRank or a GlmRank that is OnCard
 START_SECONDS = 3600.0  # that a follower may take to load; if it dies, that is heard at once
-WAYS = ("auto", "nccl", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +168,6 @@ class Alarm:
             wake(why)
 
 
-def way_of(asked: str, world: int, card: Card) -> str:
-    """How ranks gather: auto is nccl where each has a GPU, and it is there. Raises NoCard."""
-    assert asked in WAYS, asked
-    count = card.count()
-    if asked == "links" or (asked == "auto" and count < world):
-        return "links"
-    if count < world:
-        raise NoCard(
-            f"--gather nccl: {world} ranks need a GPU each, there are {count}; links would do"
-        )
-    try:
-        if SIMULATED:
-            raise NoCard("--gather nccl: there is none of the simulated GPU; links would do")
-        from .by_nccl import nccl
-
-        nccl()
-    except (NoCard, ImportError):
-        if asked == "auto":
-            return "links"
-        raise
-    return "nccl"
-
-
 def cuda_ranks(
     checkpoint: Checkpoint,
     settings: DeviceSettings,
@@ -242,8 +219,6 @@ def _led(
             raise RankRefused(f"rank {member.rank} read other weights: {digest}, {placed.digest}")
     identity: tuple[int, ...] = ()
     if order.way == "nccl":
-        from .by_nccl import nccl
-
         identity = nccl().get_unique_id()
     circle = Circle(0, order.world, [one.meeting for one in members], order.settings.limit_s)
     alarm.wakes(circle.stop)
