@@ -7,10 +7,13 @@ import json
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kvtape.core.families.glm import Glm
 from kvtape.devices.cuda.ahead import compile_ahead
@@ -24,6 +27,7 @@ from kvtape.replay.machine import Machine
 from kvtape.replay.opening import settings_of
 from kvtape.replay.rerun import reopened, rerun
 
+from .cuda_glm_pieces import pieces
 from .cuda_glm_rig import GlmCudaRig, GlmEagerRig
 from .cuda_glm_trace import check
 from .glm_play import SCENES, play
@@ -56,6 +60,17 @@ def ahead() -> str:
     with GlmCudaRig(drafts=2, lanes=8, prompt_rows=64, poison="a") as rig:
         compile_ahead(rig.device._graphs)
     return "compiled"
+
+
+def random_pieces() -> str:
+    """Pieces of steps over random cases."""
+    rng = np.random.default_rng(4)
+    wrong, cases = Counter[str](), 0
+    for rows in (*range(1, 101), *range(120, 140)):
+        found = pieces(rng, rows)
+        cases += len(found)
+        wrong.update(name for name, equal in found.items() if not equal)
+    return f"{cases} cases, wrong {dict(wrong)}"
 
 
 def scene(name: str, rig: type[GlmCudaRig]) -> str:
@@ -113,6 +128,7 @@ def main() -> None:
     """All parts, then all that was said."""
     out, made = Path(sys.argv[1]), Path(sys.argv[2])
     part("ahead", ahead)
+    part("pieces", random_pieces)
     part("trace", lambda: "\n  ".join(check(made / "glm_trace.npz", str(DATA / "glm_tiny"))[-25:]))
     for name in SCENES:
         part(f"{name}, eager", partial(scene, name, GlmEagerRig))

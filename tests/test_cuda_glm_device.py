@@ -55,6 +55,16 @@ def test_a_gpu_says_what_the_cpu_says(scene: str, *, captures: bool) -> None:
 
 @on_gpu
 @pytest.mark.gpu
+def test_pieces_of_a_step_have_the_bits_that_are_meant() -> None:
+    from .cuda_glm_pieces import pieces
+
+    rng = np.random.default_rng(4)
+    for rows in (*range(1, 20), 33, 64, 65, 130):
+        assert all(pieces(rng, rows).values()), rows
+
+
+@on_gpu
+@pytest.mark.gpu
 def test_sessions_recorded_on_a_gpu_are_those_of_the_cpu(tmp_path: Path) -> None:
     from kvtape.devices.group import choices_of, cpu_group, cuda_group
     from kvtape.replay.opening import settings_of
@@ -86,6 +96,30 @@ def test_the_simulated_device_says_what_the_cpu_says() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     cpu, simulated = (json.loads(line) for line in done.stdout.splitlines())
     assert simulated == cpu
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, bool]:
+    """What the simulator made of each piece of a step."""
+    command = [sys.executable, "-W", "error", str(HERE / "cuda_glm_pieces.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, bool] = json.loads(done.stdout)
+    return found
+
+
+PIECES = (
+    "each", "slots", "heads", "added", "heads mapped", "heads mapped, plain",
+    "experts mapped, plain", "accepted", "drafted", "poison",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_simulated_piece_of_a_step_has_the_bits_that_are_meant(
+    piece: str, simulated: dict[str, bool]
+) -> None:
+    assert simulated[piece]
+    assert sorted(simulated) == sorted(PIECES)
 
 
 LOWERED = """
