@@ -86,7 +86,7 @@ class GatherByNccl(Joined):
         self._first = []
         if rows == 1 and (shares == widest).all():
             at = _address(x)
-            gather = self._all_gather(at + first * x.itemsize, at, widest)
+            gather = self._all_gather(at + first * x.dtype.itemsize, at, widest)
             return [self._together([*headers, gather]), *looks]
         stream, own, every = self.card.stream, self.arrays["own"], self.arrays["every"]
         gather = self._all_gather(_address(own), _address(every), rows * widest)
@@ -103,7 +103,7 @@ class GatherByNccl(Joined):
         """Nothing by itself: a step's header goes with its first columns."""
         x, first, _ = self.header_columns
         at = _address(x)
-        header = self._all_gather(at + first * x.itemsize, at, 2)
+        header = self._all_gather(at + first * x.dtype.itemsize, at, 2)
         self._first = [(header, self.compared)]
         return []
 
