@@ -35,7 +35,7 @@ class Circle:
 
     def hand(self, parts: Sequence[NDArray[Any]]) -> None:
         """Give parts[rank] to all, and fill the others with what their ranks give."""
-        views = [memoryview(part).cast("B") if part.nbytes else memoryview(b"") for part in parts]
+        views = [part.data.cast("B") if part.nbytes else memoryview(b"") for part in parts]
         if self.rank:
             self._give(0, views[self.rank])
             for rank, view in enumerate(views):

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -34,7 +35,7 @@ from kvtape.replay import models
 from kvtape.replay.bench_engine import Engine, NoReply
 from kvtape.replay.machine import Machine
 from kvtape.replay.models import Loaded, devices_for, load
-from kvtape.replay.opening import RunOptions
+from kvtape.replay.opening import RunOptions, settings_of
 from kvtape.replay.recording import Recording
 from kvtape.replay.rerun import reopened, rerun
 from kvtape.replay.serving import verdict
@@ -139,7 +140,7 @@ def links(place: Path) -> None:
     """Ranks that share a GPU record and replay what a CPU does, and the other way round."""
     for world in (2, 3):
         for model in MODELS:
-            attempt(model, lambda m=model, w=world: both(place, m, w, "links"))
+            attempt(model, partial(both, place, model, world, "links"))
 
 
 def nccl_ranks(place: Path) -> None:
@@ -147,7 +148,7 @@ def nccl_ranks(place: Path) -> None:
     count = open_card(0).count()
     for model in MODELS:
         for world in range(2, min(count, 4) + 1):
-            attempt(model, lambda m=model, w=world: both(place, m, w, "nccl"))
+            attempt(model, partial(both, place, model, world, "nccl"))
 
 
 def both(place: Path, model: str, world: int, way: str) -> None:
@@ -199,10 +200,10 @@ def killed(place: Path, way: str, number: int) -> None:
 
 def hung(place: Path, way: str) -> None:
     """A follower stops without an end: the watchdog's limit, made short, is what is waited for."""
-    whole = models.settings_of
-    models.settings_of = lambda opened: replace(whole(opened), limit_s=LIMIT_SECONDS)
+    module: Any = models
+    module.settings_of = lambda opened: replace(settings_of(opened), limit_s=LIMIT_SECONDS)
     killed(place, way, signal.SIGSTOP)
-    models.settings_of = whole
+    module.settings_of = settings_of
 
 
 PARTS: dict[str, Callable[[Path], None]] = {
@@ -235,7 +236,7 @@ def main(names: list[str]) -> None:
     some = [name for name in PARTS if not name.endswith("nccl") or open_card(0).count() > 1]
     with TemporaryDirectory() as place:
         for name in names or some:
-            attempt(name, lambda name=name: PARTS[name](Path(place)))
+            attempt(name, partial(PARTS[name], Path(place)))
 
 
 if __name__ == "__main__":

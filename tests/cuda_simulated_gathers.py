@@ -103,8 +103,9 @@ def tried(way: str, rows: int, ends: Ends, headers: Sequence[int]) -> str:
     whole = rng.integers(0, 1 << 32, (2, rows, width), np.uint32).view(np.float32)
     wrong: list[str] = []
     nccl, around = PlainNccl(world), circles(world)
-    by_nccl.nccl = lambda: nccl
-    by_nccl._address = lambda array: int(array.ctypes.data)
+    module: Any = by_nccl
+    module.nccl = lambda: nccl
+    module._address = lambda array: int(array.ctypes.data)
 
     def go(rank: int) -> None:
         first, last = ([0, *ends][rank], ends[rank])
@@ -169,7 +170,8 @@ def main() -> None:
         with lock:
             launch(kernel, *given)
 
-    Kernel._launch = alone  # type: ignore[method-assign]
+    kernels: Any = Kernel
+    kernels._launch = alone
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
     for way in ("links", "nccl"):
         for rows, ends in CASES:
