@@ -23,8 +23,10 @@ from kvtape.core.kernels.cuda import (
     linear,
     linear_tiles,
     target,
+    tiles,
     twins,
 )
+from kvtape.tests import cuda_glm_pieces
 
 # Both by name: numba-cuda puts modules of its own in the place of numba's.
 CUDA: Any = importlib.import_module("numba.cuda")
@@ -45,6 +47,7 @@ def launches() -> dict[str, tuple[Any, Any]]:
                 found.setdefault(launch[0].name, launch)
     with target.recorded() as made:
         wide_launches()
+        cuda_glm_pieces.pieces(np.random.default_rng(0), 3)
     return found | {launch[0].name: launch for launch in made}
 
 
@@ -52,18 +55,14 @@ def wide_launches() -> None:
     """Those of linear's shapes, of the gated unit and of experts that no small case has."""
     words, bytes_, ids = np.zeros(64, np.int32), np.zeros(64, np.int8), np.zeros(64, np.int64)
     out = np.zeros(64, np.float32)
-    for rows in linear.BUCKETS:
-        linear.gated(0, words, bytes_, bytes_, bytes_, 16, rows, 1, out, 16, 0)
-        for blocks, tiles in (
-            (1, 1),
-            (linear.FEW + 1, 1),
-            (linear.SOME + 1, 1),
-            (linear.SOME + 1, linear.SHORT),
-        ):
-            given = (words, bytes_, bytes_, bytes_, 16 * tiles, rows, 0, blocks, out, 16, 0, True)
-            linear.linear(0, *given)
+    given = (words, bytes_, bytes_, bytes_, 16, 1, 0, 1, out, 16, 0, True)
+    for bucket in linear.BUCKETS:
+        linear.gated_kernel(bucket)[1, 64, 0](*given[:6], 1, out, 16, 0)
+        for parts, side in linear.SHAPES[bucket]:
+            linear.linear_kernel(bucket, side, parts << side)[1, 32 * parts, 0](*given)
+    linear.linear_kernel(linear.BUCKETS[0], 0, linear.MOST_PARTS)[1, 32, 0](*given)
     tall = (words, bytes_, bytes_, bytes_, 16, 32)
-    for most in linear_tiles.ROWS:
+    for most in linear_tiles.ROWS if tiles.warpgroups() else linear_tiles.ROWS[:-1]:
         linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True)
         linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0)
     many: Any = experts_tiles
@@ -121,7 +120,9 @@ def main(chip: str, shard: int, shards: int) -> None:
     """Compile everything for a chip such as sm_90, or every so many kernels of it."""
     capability = (int(chip[3:-1]), int(chip[-1]))
     current = SimpleNamespace(compute_capability=capability)
-    DISPATCHER.get_current_device = lambda: current
+    DISPATCHER.get_current_device = CUDA.get_current_device = lambda: current
+    if tiles.warpgroups():
+        capability, chip = (9, 0, "a"), "sm_90a"
     for name, (kernel, arguments) in list(launches().items())[shard::shards]:
         ptx, _ = CUDA.compile_ptx(
             kernel.function, types.void(*arguments), cc=capability,

@@ -1,39 +1,64 @@
 """Rows of the GLM as digits where they stand otherwise than one after another; rows added."""
 
+from functools import cache
+
 import numpy as np
 from numba import cuda
 from numba.core import types
 
 from ..quantise import sound_amax
 from ..scalars import add, flt, pow2, q16_value, row_exponent
+from .held import MOST_THREADS, ROOM, held_q16, held_shape
 from .quantise import row_threads, row_tops
 from .target import device, kernel, threads
 
 THREADS = 256
+SEARCHES = 2 * ROOM  # int32 of shared memory for a row's largest
 
 
 @device
-def q16_one(row, digits, room):
-    """(exponent, whether it is sound) of a row that a block makes digits of."""
+def q16_long(row, digits, room):
+    """(exponent, largest pattern of |x|) of a row that a block makes digits of, read twice."""
     width = row.shape[0]
     top, number = row_tops(row, width, room)
     exponent = row_exponent(flt(number))
     scale = pow2(-exponent)
     for i in range(cuda.threadIdx.x, width, cuda.blockDim.x):
         digits[i] = q16_value(row[i], scale)
-    return exponent, sound_amax(top)
+    return exponent, top
 
 
-@kernel
-def q16_each_block(x, each, q, e, flags):
-    """Row blockIdx.x of x; its flag is that of row blockIdx.x // each."""
-    room = cuda.shared.array(32, types.int32)
-    at = cuda.blockIdx.x
-    exponent, sound = q16_one(x[at], q[at], room)
-    if cuda.threadIdx.x == 0:
-        e[at] = exponent
-        if not sound:
-            flags[at // each] = np.uint8(1)
+def q16_of(shape):
+    """What makes digits of a row, for a shape of held_shape."""
+    return held_q16(*shape) if shape else q16_long
+
+
+def named(function, shape):
+    """The kernel of a function for a shape, under a name of its own."""
+    function.__name__ += "_{}_{}_{:d}".format(*shape) if shape else "_long"
+    return kernel(function, most=MOST_THREADS)
+
+
+def block_of(shape, width):
+    """Threads of a block that has one row."""
+    return shape[0] if shape else row_threads(width)
+
+
+@cache
+def q16_each_kernel(shape):
+    """The kernel for rows of a shape of held_shape."""
+    q16 = q16_of(shape)
+
+    def q16_each_block(x, each, q, e, flags):
+        """Row blockIdx.x of x; its flag is that of row blockIdx.x // each."""
+        room, at = cuda.shared.array(SEARCHES, types.int32), cuda.blockIdx.x
+        exponent, top = q16(x[at], q[at], room)
+        if cuda.threadIdx.x == 0:
+            e[at] = exponent
+            if not sound_amax(top):
+                flags[at // each] = np.uint8(1)
+
+    return named(q16_each_block, shape)
 
 
 def q16_each(stream, x, each, q, e, flags):
@@ -41,40 +66,56 @@ def q16_each(stream, x, each, q, e, flags):
 
     e [n] int8; flags [>= n / each] uint8.
     """
-    if x.shape[0]:
-        q16_each_block[x.shape[0], row_threads(x.shape[1]), stream](x, each, q, e, flags)
+    rows, width = x.shape
+    if rows:
+        shape = held_shape(rows, width)
+        launch = (rows, block_of(shape, width), stream)
+        q16_each_kernel(shape)[launch](x, each, q, e, flags)
 
 
-@kernel
-def q16_slots_block(x, order, chosen, q, e, flags):
-    """Slot blockIdx.x; its flag is that of the row that it is of."""
-    room = cuda.shared.array(32, types.int32)
-    at = cuda.blockIdx.x
-    exponent, sound = q16_one(x[at], q[at], room)
-    if cuda.threadIdx.x == 0:
-        e[at] = exponent
-        if not sound:
-            flags[order[at] // chosen] = np.uint8(1)
+@cache
+def q16_slots_kernel(shape):
+    """The kernel for rows of a shape of held_shape."""
+    q16 = q16_of(shape)
+
+    def q16_slots_block(x, order, chosen, q, e, flags):
+        """Slot blockIdx.x; its flag is that of the row that it is of."""
+        room, at = cuda.shared.array(SEARCHES, types.int32), cuda.blockIdx.x
+        exponent, top = q16(x[at], q[at], room)
+        if cuda.threadIdx.x == 0:
+            e[at] = exponent
+            if not sound_amax(top):
+                flags[order[at] // chosen] = np.uint8(1)
+
+    return named(q16_slots_block, shape)
 
 
 def q16_slots(stream, x, order, chosen, q, e, flags):
     """q16_rows of slots in the order of their experts: x [slots, width]; order [slots] int64."""
-    if x.shape[0]:
-        shape = (x.shape[0], row_threads(x.shape[1]), stream)
-        q16_slots_block[shape](x, order, chosen, q, e, flags)
+    slots, width = x.shape
+    if slots:
+        shape = held_shape(slots, width)
+        launch = (slots, block_of(shape, width), stream)
+        q16_slots_kernel(shape)[launch](x, order, chosen, q, e, flags)
 
 
-@kernel
-def q16_heads_block(x, width, q, e, flags):
-    """Row blockIdx.x, head blockIdx.y: digits of a head's rows stand together."""
-    room = cuda.shared.array(32, types.int32)
-    row, head = cuda.blockIdx.x, cuda.blockIdx.y
-    at, start = head * cuda.gridDim.x + row, head * width
-    exponent, sound = q16_one(x[row, start : start + width], q[at], room)
-    if cuda.threadIdx.x == 0:
-        e[at] = exponent
-        if not sound:
-            flags[row] = np.uint8(1)
+@cache
+def q16_heads_kernel(shape):
+    """The kernel for rows of a shape of held_shape."""
+    q16 = q16_of(shape)
+
+    def q16_heads_block(x, width, q, e, flags):
+        """Row blockIdx.x, head blockIdx.y: digits of a head's rows stand together."""
+        room = cuda.shared.array(SEARCHES, types.int32)
+        row, head = cuda.blockIdx.x, cuda.blockIdx.y
+        at, start = head * cuda.gridDim.x + row, head * width
+        exponent, top = q16(x[row, start : start + width], q[at], room)
+        if cuda.threadIdx.x == 0:
+            e[at] = exponent
+            if not sound_amax(top):
+                flags[row] = np.uint8(1)
+
+    return named(q16_heads_block, shape)
 
 
 def q16_heads(stream, x, heads, width, q, e, flags):
@@ -82,9 +123,11 @@ def q16_heads(stream, x, heads, width, q, e, flags):
 
     e [heads * rows] int8; flags [>= rows] uint8.
     """
-    if x.shape[0] and heads:
-        shape = ((x.shape[0], heads), row_threads(width), stream)
-        q16_heads_block[shape](x, width, q, e, flags)
+    rows = x.shape[0]
+    if rows and heads:
+        shape = held_shape(rows * heads, width)
+        launch = ((rows, heads), block_of(shape, width), stream)
+        q16_heads_kernel(shape)[launch](x, width, q, e, flags)
 
 
 @kernel

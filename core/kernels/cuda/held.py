@@ -11,10 +11,24 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from ..scalars import INF_BITS, ZERO, absolute_bits, flt, pow2, q16_value, row_exponent
+from ..quantise import sound_amax
+from ..scalars import (
+    INF_BITS,
+    ZERO,
+    absolute_bits,
+    add,
+    bits,
+    flt,
+    mul,
+    pow2,
+    q16_value,
+    row_exponent,
+)
 from .target import SIMULATED, block_max, block_sum, device, threads, warp_sum
 
-i32 = np.int32
+f32, i32 = np.float32, np.int32
+# Its last place is 1: a small number added to it is rounded to a whole one, ties to even.
+WHOLE, WHOLE_BITS = f32(3 << 22), i32(0x4B400000)
 ROOM = 32  # int32 of a search: one a warp
 MOST_THREADS = 1024  # of a block: a thread has 64 registers at least
 MOST = 16  # elements that a thread holds
@@ -70,13 +84,19 @@ else:
         return warp_sum(mine)
 
 
+@device
+def sound_digit(x, scale):
+    """q16_value of a row that is sound: no digit is beyond QMAX, none no number."""
+    return i32(bits(add(mul(x, scale), WHOLE)) - WHOLE_BITS)
+
+
 @cache
 def held_row(block, each, whole):
     """(largest, digits) of rows of which a thread holds so many elements.
 
     largest(held, room): (the largest pattern of |x|, the largest that is a number) of the block's
-    row, whose elements beyond its width are 0. digits(held, number, out, width): writes the row as
-    Q16 into out [width], `number` being its largest, and gives the exponent.
+    row, whose elements beyond its width are 0. digits(held, top, number, out, width): writes it as
+    Q16 into out [width], these being its largest, and gives the exponent.
     """
 
     @device
@@ -90,13 +110,19 @@ def held_row(block, each, whole):
         return top, found_max(number, room[ROOM:]) if top > INF_BITS else top
 
     @device
-    def digits(held, number, out, width):
-        exponent = row_exponent(flt(number))
+    def digits(held, top, number, out, width):
+        exponent, sound = row_exponent(flt(number)), sound_amax(top)
         scale = pow2(-exponent)
-        for k in range(each):
-            i = cuda.threadIdx.x + k * block
-            if whole or i < width:
-                out[i] = q16_value(held[k], scale)
+        if sound:
+            for k in range(each):
+                i = cuda.threadIdx.x + k * block
+                if whole or i < width:
+                    out[i] = sound_digit(held[k], scale)
+        else:
+            for k in range(each):
+                i = cuda.threadIdx.x + k * block
+                if whole or i < width:
+                    out[i] = q16_value(held[k], scale)
         return exponent
 
     return largest, digits
@@ -114,6 +140,6 @@ def held_q16(block, each, whole):
             i = cuda.threadIdx.x + k * block
             held[k] = row[i] if whole or i < width else ZERO
         top, number = largest(held, room)
-        return digits(held, number, out, width), top
+        return digits(held, top, number, out, width), top
 
     return q16

@@ -35,6 +35,8 @@ SHAPES = {
 }
 FEW, SOME, SHORT = 2 * CHIP, 8 * CHIP, 64  # blocks, blocks, tiles
 WARPS = {bucket: max(n << side for n, side in shapes) for bucket, shapes in SHAPES.items()}
+MOST_PARTS = 32  # of long inputs, where blocks of threads are fewer than multiprocessors
+LONG = 128  # tiles above which inputs are long
 
 
 @device
@@ -47,11 +49,11 @@ def scaled(total, exponent):
 
 
 @cache
-def linear_kernel(bucket, side):
-    """The kernel for at most `bucket` rows, 2^side blocks of outputs a block of threads."""
+def linear_kernel(bucket, side, most):
+    """The kernel for at most `bucket` rows, 2^side blocks of outputs and `most` warps a block."""
     sums, place = fragment_sums(bucket // 8), device(place_of)
     size = bucket // 8 * SUMS
-    room_size, step = WARPS[bucket] * size, size << side
+    step = size << side
 
     def linear_block(
         xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto
@@ -60,7 +62,7 @@ def linear_kernel(bucket, side):
 
         Warps that read the same inputs for blocks side by side find them near the chip's edge.
         """
-        room = cuda.shared.array(room_size, types.int64)
+        room = cuda.shared.array(0, types.int64)
         me, warps, beside = cuda.threadIdx.x, cuda.blockDim.x >> 5, 1 << side
         row0 = cuda.blockIdx.y * bucket
         rows, to_row0 = min(rows - row0, bucket), row0 * stride + column0
@@ -95,8 +97,8 @@ def linear_kernel(bucket, side):
                 if onto:
                     before = y[to_row0 + (item >> shift) * stride + column]
 
-    linear_block.__name__ += f"_{bucket}_{1 << side}"
-    return kernel(linear_block)
+    linear_block.__name__ += f"_{bucket}_{1 << side}_{most}"
+    return kernel(linear_block, 8 * most * size)
 
 
 @cache
@@ -209,9 +211,15 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
         linear_tiles(stream, most, *given)
         return
     bucket = bucket_of(rows) if rows <= BUCKETS[-1] else MANY
+    alone = blocks * -(-rows // BUCKETS[0]) <= CHIP
+    if alone:  # rows apart find room on the chip
+        bucket = BUCKETS[0]
     warps, side = shape_of(bucket, pairs, blocks)
+    if alone and pairs >> 4 > LONG:
+        warps, side = parts_of(MOST_PARTS, pairs >> 4), 0
+    most = 1 << (warps - 1).bit_length()  # so that kernels are few
     shape = ((-(-blocks >> side), -(-rows // bucket)), 32 * warps, stream)
-    linear_kernel(bucket, side)[shape](*given)
+    linear_kernel(bucket, side, most)[shape](*given)
 
 
 def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):

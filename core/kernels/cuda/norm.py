@@ -22,7 +22,7 @@ from ..scalars import (
     row_exponent,
     sqrt,
 )
-from .held import MOST_THREADS, ROOM, found_sum, held_row, held_shape
+from .held import MOST_THREADS, ROOM, found_sum, held_row, held_shape, sound_digit
 from .quantise import greatest_number, row_threads, row_tops
 from .target import block_sum, device, kernel
 from .twins import twin
@@ -64,14 +64,21 @@ def held_norm(block, each, whole):
             held[k] = row[i] if whole or i < width else ZERO
             weights[k] = w[i] if early and (whole or i < width) else ZERO
         top, number = largest(held, room)
-        exponent = row_exponent(flt(number))
+        exponent, sound = row_exponent(flt(number)), sound_amax(top)
         scale, squares = pow2(-exponent), i64(0)
-        for k in range(each):
-            digit = i32(q16_value(held[k], scale))
-            squares += i64(i32(digit * digit))
+        if sound:
+            for k in range(each):
+                digit = sound_digit(held[k], scale)
+                squares += i64(i32(digit * digit))
+        else:
+            for k in range(each):
+                digit = i32(q16_value(held[k], scale))
+                squares += i64(i32(digit * digit))
         squares = rounded_squares(found_sum(squares, wide_room), exponent)
         r = over_root(squares, width, eps)
         for k in range(each):
+            if k == EARLY:  # weights beyond are asked for when those before have been used
+                cuda.syncthreads()
             i = cuda.threadIdx.x + k * block
             if whole or i < width:
                 held[k] = mul(mul(held[k], r), weights[k] if early else w[i])
@@ -94,7 +101,7 @@ def norm_q16_kernel(*shape):
         held, at = cuda.local.array(each, types.float32), first + cuda.blockIdx.x
         top = norm(x[at], w, eps, held, room, wide_room)
         made, number = largest(held, room[2 * ROOM :])
-        exponent = digits(held, number, q[at], x.shape[1])
+        exponent = digits(held, made, number, q[at], x.shape[1])
         if cuda.threadIdx.x == 0:
             e[at] = exponent
             if not (sound_amax(top) and sound_amax(made)):
