@@ -91,6 +91,15 @@ def added(rng: np.random.Generator, rows: int) -> bool:
     return same((x + y, onto))
 
 
+def repeated(rng: np.random.Generator, rows: int) -> bool:
+    """Rows that nobody asked for go where others go, dealt out evenly."""
+    experts, have = rng.integers(0, 9, (rows, 5)), np.array([1, 1 + rows // 2, rows])
+    want = experts[np.arange(rows) % have[1]]
+    on_card = on_device(experts)
+    glm_rows.repeat_rows(0, on_card, on_device(have), 1)
+    return same((want, on_card))
+
+
 def heads_mapped(rng: np.random.Generator, rows: int, inputs: int) -> bool:
     """Every head's map of its own rows."""
     heads, columns, column0 = 2, 32, 3
@@ -255,6 +264,7 @@ def pieces(rng: np.random.Generator, rows: int) -> dict[str, bool]:
         "slots": by_slots(rng, rows),
         "heads": by_heads(rng, rows),
         "added": added(rng, rows),
+        "repeated": repeated(rng, rows),
         "heads mapped": heads_mapped(rng, rows, 64),
         "heads mapped, plain": heads_mapped(rng, rows, 24),
         "experts mapped, plain": experts_mapped(rng, rows),

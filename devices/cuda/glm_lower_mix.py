@@ -8,6 +8,7 @@ import numpy as np
 from ...core.kernels.cuda.conv import conv_rows
 from ...core.kernels.cuda.experts import expert_down, expert_up, list_busy
 from ...core.kernels.cuda.experts_plain import plain_down, plain_up
+from ...core.kernels.cuda.glm_rows import repeat_rows
 from ...core.kernels.cuda.kda import kda_gate, kda_prepare, kda_rows
 from ...core.kernels.cuda.latent import latent_rows
 from ...core.kernels.cuda.latent_attend import latent_attend
@@ -23,6 +24,8 @@ from ..glm.layout import GlmOp
 from .card import Launch
 from .glm_here import BLOCK, Here, Words
 from .glm_memory import BAND
+
+EXACT = 2  # rows up to which no bucket has room for more than were asked for
 
 
 def convolved(here: Here, words: Words) -> list[Launch]:
@@ -177,12 +180,14 @@ def routed(here: Here, words: Words) -> list[Launch]:
     slots = rows * party.chosen
     experts, order = arrays["experts"][:rows], arrays["order"][:slots]
     starts, busy = arrays["starts"], arrays["busy"][: min(party.expert_count, slots)]
+    repeat = partial(repeat_rows, here.stream, experts, here.memory.tables["have"], int(here.set))
     return [
         partial(
             route_rows, here.stream, here.floats(at, stride),
             here.constants(bias, party.expert_count), party.chosen, party.routed_scale, experts,
             arrays["shares"], 0, rows,
         ),
+        *([repeat] if rows > EXACT else []),
         partial(group_rows, here.stream, experts, order, starts),
         partial(list_busy, here.stream, starts, busy),
     ]  # fmt: skip

@@ -41,8 +41,9 @@ class GlmHeard(NamedTuple):
 class GlmRoom(Room):
     """rows, lanes: of a step at most; entries: of a page table; drafts: of a round at most.
 
-    A run's tables are in the order of the step's runs, a drafting row's in that of the runs that
-    want drafts. Of drafts and draft_counts the last entry takes what nobody wants.
+    have: rows of each row set, those behind them are nobody's.  A run's tables are in the order of
+    the step's runs, a drafting row's in that of the runs that want drafts. Of drafts and
+    draft_counts the last entry takes what nobody wants.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class GlmRoom(Room):
         for name in ("from", "tokens", "positions", "lanes", "limits", "wants", "of"):
             self.add("draft_" + name, (lanes,), np.int64)
         self.add("draft_runs", (lanes, 4), np.int64)
+        self.add("have", (3,), np.int64)
         self.add_draws(rows)
         self.told_at = self.bytes
         for name in ("row_sums", "key_sums", "draft_sums", "logit_sums"):
@@ -94,6 +96,8 @@ class GlmTables:
         self.at["poisoned"][:] = CLEAN
         self._rows(step, rows, sampled)
         drafting = self._runs(step)
+        have = (len(step.positions), len(step.selected), drafting)
+        self.at["have"][:] = np.maximum(have, 1)
         write_draws(self.at, draws, sampled)
         return drafting
 

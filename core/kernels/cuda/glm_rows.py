@@ -131,6 +131,25 @@ def q16_heads(stream, x, heads, width, q, e, flags):
 
 
 @kernel
+def repeat_values(rows, have, of):
+    """A thread a value of the rows that are behind have[of]."""
+    at, first = cuda.grid(1), have[of]
+    row, column = at // rows.shape[1], at % rows.shape[1]
+    if first <= row < rows.shape[0]:
+        rows[row, column] = rows[row % first, column]
+
+
+def repeat_rows(stream, rows, have, of):
+    """rows[r] = rows[r % have[of]] for the rows of a bucket that nobody asked for.
+
+    rows [n, k] int64; have [.] int64, at least 1. So that they go to no expert of their own.
+    """
+    width = threads(THREADS)
+    if rows.size:
+        repeat_values[-(-rows.size // width), width, stream](rows, have, of)
+
+
+@kernel
 def add_values(onto, y):
     """A thread a value of row blockIdx.y."""
     row, c = cuda.blockIdx.y, cuda.grid(1)
