@@ -25,6 +25,7 @@ from .glm_here import BLOCK, Here, Words
 from .glm_lower_mix import MIXED
 from .glm_lower_tokens import TOKENS
 from .glm_memory import GlmCudaMemory
+from .glm_pairs import paired
 
 Op = Callable[[Here, Words], list[Launch]]
 
@@ -65,18 +66,22 @@ class GlmLowering:
     def launches(self, segment: Segment, rows: int) -> list[Launch]:
         """A segment's launches for a bucket of rows."""
         found: list[Launch] = self.gather.compare() if segment.first else []
-        for words in segment.ops:
-            found += self.lowered(words, segment.set, rows)
+        at, ops = 0, segment.ops
+        while at < len(ops):
+            here = self._here(ops[at], segment.set, rows)
+            both = paired(here, self.program.ones, *ops[at : at + 2]) if at + 1 < len(ops) else []
+            found += both or self.lowered(ops[at], segment.set, rows)
+            at += 2 if both else 1
         return found
 
     def lowered(self, words: tuple[int, ...], rows_of: Rows, rows: int) -> list[Launch]:
         """One op's launches."""
+        return LOWERED[GlmOp(words[0])](self._here(words, rows_of, rows), words[1:])
+
+    def _here(self, words: tuple[int, ...], rows_of: Rows, rows: int) -> Here:
         arrays, spare = self.memory.arrays, words[-2] != 0
         flags = arrays["spare_flags"] if spare else self.memory.tables["flags"]
-        here = Here(
-            self.memory, self.party, self.gather, self.samples, rows_of, rows, flags
-        )  # fmt: skip
-        return LOWERED[GlmOp(words[0])](here, words[1:])
+        return Here(self.memory, self.party, self.gather, self.samples, rows_of, rows, flags)
 
 
 # --- ops whose rows do not know where they stand -------------------------------------------------

@@ -231,8 +231,9 @@ def weight_of(score, j, seen, top):
 def greatest(tops, at, parts, head, t):
     """A head's greatest score, out of those of all parts; the four lanes of a head share it out."""
     top = LOWEST
-    for part in range(t, parts, 4):
-        top = max(top, tops[at * parts + part, head])
+    for first in range(t, parts, 32):
+        for k in range(8):  # whose loads do not wait for one another
+            top = max(top, tops[at * parts + min(first + 4 * k, parts - 1), head])
     return flt(in_order(top_of_row(top)))
 
 

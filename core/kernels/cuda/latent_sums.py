@@ -35,6 +35,7 @@ LINE = COLUMNS // 2 + 4  # words of a row in shared memory: eight rows' 16 bytes
 BLOCKS = 4  # blocks of heads that a block of threads has at most
 BYTES = 3 * 128  # words of the weights of a tile
 PAIR = 2  # blocks of heads of a warp
+AT_ONCE = 8  # parts that are added together
 SUMS = 16  # of a lane's product: four sums of four values
 ALL_SUMS, OPERANDS = PAIR * 4 * SUMS, PAIR * 12
 STAGES = 3  # tiles that are in shared memory, or on their way there
@@ -187,6 +188,9 @@ def close_latents(n, parts, heads, width, d, exponent, out, first):
     below, power = rn(d[at, head]), pow2(exponent)
     for c in range(cuda.threadIdx.x, width, cuda.blockDim.x):
         total = i64(0)
-        for part in range(parts):
-            total += n[((at * parts + part) * heads + head) * width + c]
+        for first_part in range(0, parts, AT_ONCE):
+            for k in range(AT_ONCE):  # whose loads do not wait for one another
+                part = min(first_part + k, parts - 1)
+                value = n[((at * parts + part) * heads + head) * width + c]
+                total += value if first_part + k < parts else i64(0)
         out[row, head * width + c] = mul(div(rn(total), below), power)
