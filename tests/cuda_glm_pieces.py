@@ -180,8 +180,8 @@ def accepted(rng: np.random.Generator, count: int) -> bool:
         t["wants"][run] = rng.integers(0, 3)
         at += rows[run]
     t["places"][t["wants"] > 0] = np.arange((t["wants"] > 0).sum())
-    drafting = {name: np.full(count + 1, 9) for name in ("from", "runs", "positions", "lanes")}
-    drafting |= {name: np.full(count + 1, 9) for name in ("limits", "wants", "of")}
+    names = ("from", "runs", "positions", "lanes", "limits", "wants", "of")
+    drafting: dict[str, Array] = {name: np.full(count + 1, 9) for name in names}
     drafting["runs"] = np.full((count + 1, 4), 9)
     on_card = [on_device(one.copy()) for one in (*t.values(), *drafting.values())]
     glm_drafts.accept(0, on_device(runs.copy()), *on_card)

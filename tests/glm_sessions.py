@@ -3,20 +3,25 @@
 Every device that plays them must say the same, so a tape of one is a tape of all.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from kvtape.core.device import Device
 from kvtape.core.families.family import Choices
 from kvtape.core.families.glm import Glm
+from kvtape.devices.group import choices_of, cpu_group
 from kvtape.devices.text import read_codec
 from kvtape.devices.weights.find import find_model
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
+from kvtape.events.canon import encode
 from kvtape.events.commands import Cancel, Flush
 from kvtape.events.facts import RunOpened
 from kvtape.events.ids import RequestId
+from kvtape.replay.opening import settings_of
 
 from .device_play import SAMPLINGS
 from .rig import Rig, arrive, opened_with
@@ -75,3 +80,21 @@ def play_sessions(
         history[session] = [*known, *reply, *encode("The end. ")][:150]
     rig.settle()
     return rig
+
+
+def sums_of(rig: Rig) -> list[int]:
+    """A number for each step: what it decided and what the device said of it."""
+    return [crc32(b"".join(encode(fact) for fact in facts)) for facts in rig.steps]
+
+
+def main() -> None:
+    """Print what the CPU says."""
+
+    def one(opened: RunOpened) -> Device:
+        return cpu_group(tales(), settings_of(opened), choices=choices_of(opened.rules))[0]
+
+    print(json.dumps(sums_of(play_sessions(sessions_opened("cpu", "0" * 32), one))))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

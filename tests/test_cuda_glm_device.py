@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,18 @@ from kvtape.devices.batch import Batch
 from kvtape.devices.cuda.glm_tables import MOST_ENDS, GlmRoom, GlmTables
 from kvtape.devices.draws import DrawTables
 from kvtape.devices.glm.step import empty_tables
+from kvtape.devices.group import choices_of, cpu_group
+from kvtape.events.facts import RunOpened
+from kvtape.replay.opening import settings_of
 
 from .device_play import Told
 from .glm_play import SCENES, play
 from .glm_rig import GlmRig
+from .glm_sessions import play_sessions, sessions_opened, sums_of, tales
 from .test_cuda_device import as_json, on_gpu
 
 HERE = Path(__file__).parent
+SESSIONS: list[int] = json.loads((HERE / "data" / "glm_sessions.json").read_text())
 RECORDED: dict[str, list[Told]] = json.loads((HERE / "data" / "glm_play.json").read_text())
 
 
@@ -65,24 +71,27 @@ def test_pieces_of_a_step_have_the_bits_that_are_meant() -> None:
 
 @on_gpu
 @pytest.mark.gpu
-def test_sessions_recorded_on_a_gpu_are_those_of_the_cpu(tmp_path: Path) -> None:
-    from kvtape.devices.group import choices_of, cpu_group, cuda_group
-    from kvtape.replay.opening import settings_of
+def test_sessions_of_a_gpu_are_those_of_the_cpu() -> None:
+    from kvtape.devices.group import cuda_group
 
-    from .glm_sessions import play_sessions, sessions_opened, tales
+    assert sessions_on("cuda", cuda_group) == SESSIONS
 
-    made = []
-    for device, make in (("cuda", cuda_group), ("cpu", cpu_group)):
-        opened = sessions_opened(device, "0" * 32)
-        rig = play_sessions(
-            opened,
-            lambda opened, make=make: make(  # type: ignore[misc]
-                tales(), settings_of(opened), choices=choices_of(opened.rules)
-            )[0],
-        )
-        made.append((rig.steps, rig.commands))
-        rig.device.close()
-    assert made[0] == made[1]
+
+@pytest.mark.slow
+def test_the_recorded_sessions_are_those_of_the_cpu() -> None:
+    assert sessions_on("cpu", cpu_group) == SESSIONS
+
+
+def sessions_on(device: str, make: Any) -> list[int]:
+    """Twenty sessions on a device of that kind, a number a step."""
+
+    def one(opened: RunOpened) -> Any:
+        settings, choices = settings_of(opened), choices_of(opened.rules)
+        return make(tales(), settings, choices=choices)[0]
+
+    rig = play_sessions(sessions_opened(device, "0" * 32), one)
+    rig.device.close()
+    return sums_of(rig)
 
 
 # --- on the simulated one ------------------------------------------------------------------------

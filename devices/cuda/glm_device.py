@@ -66,7 +66,7 @@ class GlmCudaDevice(OnCard, GlmRank):
         self.draft_counts = np.zeros(settings.lanes, np.int64)
         first, last = family.kda_heads(world, int(rank))
         s = family.sizes
-        self.inspector: GlmCudaInspector = GlmCudaInspector(
+        self.inspector = GlmCudaInspector(
             rings, first, last - first, len(family.recurrent), family.caches, len(family.sparse),
             s.kpool, s.taps, memory,
         )  # fmt: skip

@@ -16,10 +16,11 @@ from ...core.kernels.program_memory import Draws
 from ..glm.step import NO_END
 from .tables import Room, write_draws
 
+Names = tuple[str, ...]
 MOST_ENDS = 32  # ids that end a stream's reply
-BY_RUN = ("kept", "poisoned", "draft_counts", "drafts")
-BY_ROW = ("row_sums", "key_sums", "draft_sums", "flags")
-BY_SAMPLE = ("logit_sums", "drawn")
+BY_RUN: Names = ("kept", "poisoned", "draft_counts", "drafts")
+BY_ROW: Names = ("row_sums", "key_sums", "draft_sums", "flags")
+BY_SAMPLE: Names = ("logit_sums", "drawn")
 
 
 class GlmHeard(NamedTuple):
@@ -133,6 +134,8 @@ class GlmTables:
 
     def heard(self, step: GlmStep) -> GlmHeard:
         """What came back of a step, in arrays of its own."""
-        counts = dict.fromkeys(BY_RUN, len(step.runs)) | dict.fromkeys(BY_ROW, len(step.positions))
+        counts: dict[str, int] = dict.fromkeys(BY_RUN, len(step.runs)) | dict.fromkeys(
+            BY_ROW, len(step.positions)
+        )
         counts |= dict.fromkeys(BY_SAMPLE, len(step.selected))
         return GlmHeard(*(self.at[name][: counts[name]].copy() for name in GlmHeard._fields))

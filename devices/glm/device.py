@@ -56,7 +56,7 @@ class GlmDevice(GlmRank):
         self._places = places_of(memory)
         first_head, last_head = family.kda_heads(world, int(rank))
         s = family.sizes
-        self.inspector: GlmInspector = GlmInspector(
+        self.inspector = GlmInspector(
             rings, first_head, last_head - first_head, len(family.recurrent), family.caches,
             len(family.sparse), s.kpool, s.taps, memory,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from ..last_step import sum_logits, sum_tokens
 from ..leaving import seat_then
 from ..settings import DeviceSettings
 from .inspect import GlmLooks, Seat
-from .ledger import BY_ROW, PAGED, GlmLedger, RowSums
+from .ledger import PAGED, GlmLedger, RowSums
 from .step import CLEAN, GlmBatch, batch_with_drafts, comes_to_an_end, step_tables
 
 FIXED = ("states", "rings")
@@ -54,7 +54,7 @@ class GlmRank:
     drafts [lanes, most], draft_counts [lanes]: what is drafted by lane.  copies: of kept states.
     """
 
-    inspector: GlmLooks
+    inspector: Any  # a GlmLooks
     drafts: NDArray[np.int64]
     draft_counts: NDArray[np.int64]
 
@@ -146,7 +146,7 @@ class GlmRank:
         if part == "logits":
             found = [(at, self.logits(stream, at)) for at in range(first, first + rows)]
             return add_pairs(*(sum_logits(row, at) for at, row in found if row is not None))
-        return self.inspector.sum(self._seat(state, stream), part, first, first + rows, layer)
+        return self._looks.sum(self._seat(state, stream), part, first, first + rows, layer)
 
     def read(
         self, state: State, stream: StreamId, part: str, layer: int, position: int
@@ -157,18 +157,18 @@ class GlmRank:
         if part == "logits":
             row = self.logits(stream, position)
             return {} if row is None else {0: row.tobytes()}
-        words = self.inspector.words(self._seat(state, stream), part, layer, position)
+        words = self._looks.words(self._seat(state, stream), part, layer, position)
         return {head: row.tobytes() for head, row in words.items()}
 
     def read_rows(
         self, state: State, stream: StreamId, part: str, layer: int, first: int, rows: int
     ) -> dict[int, HeldRows]:
         """The rows of one digest layer that stand at these positions, by head."""
-        return self.inspector.rows(self._seat(state, stream), part, layer, first, first + rows)
+        return self._looks.rows(self._seat(state, stream), part, layer, first, first + rows)
 
     def layers(self, part: str) -> int:
         """How many digest layers a part has."""
-        return self.inspector.layers(part)
+        return self._looks.layers(part)
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class GlmRank:
         if isinstance(fact, f.PagesLeased):
             self.ledger.leased(fact.pages)
             if self.settings.poisons:
-                self.inspector.poison_pages(fact.pages, self.settings.poison)
+                self._looks.poison_pages(fact.pages, self.settings.poison)
         elif isinstance(fact, f.StreamBegun):
             self.draft_counts[fact.lane] = 0
             self.ledger.begin(fact.stream)
@@ -187,14 +187,15 @@ class GlmRank:
             if fact.state in self.copies:
                 self.let_go(self.copies.pop(fact.state))
         elif isinstance(fact, f.FaultInjected) and fact.rank == self.rank:
-            self.inspector.flip(self._seat(state, fact.stream), fact)
+            self._looks.flip(self._seat(state, fact.stream), fact)
 
     def _keep(self, state: State, facts: Sequence[AnyFact], fact: f.SnapshotTaken) -> None:
         lane, table = seat_then(state, facts, fact)
         held = self.ledger.streams[fact.stream]
         assert held.rows == fact.mark, f"a copy at row {held.rows}, not {fact.mark}"
         own = None if fact.shared else table[: fact.mark // self.rules.page_rows]
-        self.copies[fact.state] = self.copied_out(int(lane), fact.mark, dict(held.sums), own)
+        sums = self.ledger.sums(fact.stream)
+        self.copies[fact.state] = self.copied_out(int(lane), fact.mark, sums, own)
 
     def _resume(self, state: State, fact: f.StreamBegun, report: Report) -> None:
         """Restore the copy, sum what is read back, and say where it is not what was kept."""
@@ -212,7 +213,7 @@ class GlmRank:
             for part in (*PAGED, *FIXED):
                 if part not in self.rules.parts:
                     continue
-                found = self.inspector.sum(seat, part, 0, rows)
+                found = self._looks.sum(seat, part, 0, rows)
                 kept = copy.sums.get(part, ZERO)
                 if part in PAGED:
                     kept = self.ledger.of_pages(part, table)
@@ -264,9 +265,9 @@ class GlmRank:
         for stream, held in self.ledger.streams.items():
             seat = self._seat(state, stream)
             for part in FIXED:
-                found = self.inspector.sum(seat, part, 0, max(1, seat.rows))
-                if part in held.sums and found != held.of(part):
-                    report.breaks.append(Break(stream, part, held.of(part), found))
+                found = self._looks.sum(seat, part, 0, max(1, seat.rows))
+                if held.fixed.get(part, found) != found:
+                    report.breaks.append(Break(stream, part, held.fixed[part], found))
 
     def _note_sums(self, running: GlmRunning, report: Report, ended: set[StreamId]) -> None:
         """The sums of the step's streams, of fixed parts where a run `ended`.
@@ -279,20 +280,32 @@ class GlmRank:
             streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
         sums: dict[StreamId, dict[str, Pair]] = {}
         for stream in streams:
-            held, seat = self.ledger.streams[stream], self._seat(state, stream)
+            held = self.ledger.streams[stream]
+            held.fixed.clear()
+            if not (full or stream in ended):
+                continue
+            seat = self._seat(state, stream)
             for part in FIXED:
-                held.sums.pop(part, None)
-                if full or stream in ended:
-                    held.sums[part] = self.inspector.sum(seat, part, 0, max(1, seat.rows))
-            parts = (*BY_ROW, *held.sums)
-            sums[stream] = {part: held.of(part) for part in self.rules.parts if part in parts}
+                held.fixed[part] = self._looks.sum(seat, part, 0, max(1, seat.rows))
+            mine = self.ledger.sums(stream)
             for part in PAGED if full else ():
                 if part in self.rules.parts:
-                    found = self.inspector.sum(seat, part, 0, held.rows)
-                    if found != held.of(part):
-                        report.breaks.append(Break(stream, part, held.of(part), found))
+                    found = self._looks.sum(seat, part, 0, held.rows)
+                    if found != mine[part]:
+                        report.breaks.append(Break(stream, part, mine[part], found))
+        if not (full or ended):
+            report.sums = self.ledger.table(streams)
+            return
+        for stream in streams:
+            mine = self.ledger.sums(stream)
+            sums[stream] = {part: mine[part] for part in self.rules.parts if part in mine}
         report.sums = sums
 
     def _seat(self, state: State, stream: StreamId) -> Seat:
         lane = int(state.streams[stream].lane)
         return Seat(lane, state.tables[lane], self.ledger.streams[stream].rows)
+
+    @property
+    def _looks(self) -> GlmLooks:
+        looks: GlmLooks = self.inspector
+        return looks
