@@ -65,6 +65,7 @@ def wide_launches() -> None:
     for most in linear_tiles.ROWS if tiles.warpgroups() else linear_tiles.ROWS[:-1]:
         linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True)
         linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0)
+        linear_tiles.heads_tiles(0, min(most, 96), *tall, 1, 1, out, 16, 0)
     many: Any = experts_tiles
     many.expert_up_tiles(0, *tall[:5], ids, ids, ids, 8, 1, np.float32(10), out, 16, 0)
     many.expert_down_tiles(0, *tall[:5], ids, ids, ids, 1, out, 16, 0)

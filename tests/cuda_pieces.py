@@ -91,6 +91,25 @@ def tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, inputs: 
     )
 
 
+def heads_tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, inputs: int) -> bool:
+    """Whether tiles of at most so many rows give each of three heads its own map."""
+    heads, stride, column0 = 3, 3 * outputs + 5, 2
+    x, weights = digits(rng, heads, rows, inputs), digits(rng, heads, outputs, inputs)
+    ex, ew = (rng.integers(-18, -12, one.shape[:2], np.int8) for one in (x, weights))
+    before = rng.standard_normal((rows, stride)).astype(np.float32)
+    given = (
+        x.view(np.int32).reshape(-1), ex.reshape(-1), packed(weights.reshape(-1, inputs)),
+        ew.reshape(-1), before.reshape(-1),
+    )  # fmt: skip
+    *made, y = map(cuda.to_device, given)
+    to = (inputs // 2, rows, heads, outputs // 16, y, stride, column0)
+    linear_tiles.heads_tiles(0, most, *made, *to)
+    for head in range(heads):
+        mine = slice(column0 + head * outputs, column0 + (head + 1) * outputs)
+        before[:, mine] = mapped(x[head], ex[head], weights[head], ew[head])
+    return registry.same_bits(before, y.copy_to_host().reshape(before.shape))
+
+
 def routed(rng: np.random.Generator, rows: int, many: int, chosen: int, tiles: bool) -> bool:
     """Whether grouped experts, by tiles or not, give what each gives alone."""
     usual, experts.many_slots = experts.many_slots, lambda *_: tiles

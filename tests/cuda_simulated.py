@@ -36,7 +36,8 @@ def pieces() -> dict[str, bool]:
     return {
         "gated": cuda_pieces.gated(rng, 2),
         "beside": cuda_pieces.beside(rng, 2, 1) and cuda_pieces.beside(rng, 3, 2),
-        "tiled": cuda_pieces.tiled(rng, 3, 32, 48, 96),
+        "tiled": cuda_pieces.tiled(rng, 3, 32, 48, 96)
+        and cuda_pieces.heads_tiled(rng, 3, 32, 48, 64),
         "routed": cuda_pieces.routed(rng, 3, 4, 2, False),
         "routed, many rows": cuda_pieces.routed(rng, 9, 2, 2, False),
         "routed by tiles": cuda_pieces.routed(rng, 3, 3, 2, True),

@@ -94,7 +94,9 @@ def test_blocks_side_by_side_are_each_alone(rows: int) -> None:
 )
 def test_tiles_are_the_map_and_its_unit(most: int, shape: tuple[int, int, int]) -> None:
     rows, outputs, inputs = shape
-    assert cuda_pieces.tiled(np.random.default_rng(rows + most), rows, most, outputs, inputs)
+    rng = np.random.default_rng(rows + most)
+    assert cuda_pieces.tiled(rng, rows, most, outputs, inputs)
+    assert cuda_pieces.heads_tiled(rng, rows, min(most, 96), outputs, inputs)
 
 
 @pytest.mark.parametrize("tiles", [False, True])

@@ -18,7 +18,6 @@ from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .linear_tiles import gated_tiles, linear_tiles, tile_rows
 from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
 from .target import SIMULATED, device, kernel, threads
-from .tiles import WARPS as TILE_WARPS
 from .twins import twin
 
 i32, i64 = np.int32, np.int64
@@ -206,7 +205,7 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
         return
     given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add)
     blocks = block1 - block0
-    most = tile_rows(rows, blocks, TILE_WARPS) if rows > MANY else 0
+    most = tile_rows(rows, blocks) if rows > MANY else 0
     if most:
         linear_tiles(stream, most, *given)
         return
@@ -229,7 +228,7 @@ def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
     float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32.
     """
     assert 2 * pairs % INPUTS == 0, pairs
-    most = tile_rows(rows, 2 * blocks, TILE_WARPS) if rows > MANY else 0
+    most = tile_rows(rows, 2 * blocks) if rows > MANY else 0
     if most:
         gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
         return

@@ -7,7 +7,8 @@ from numba import cuda
 from numba.core import types
 
 from .fragments import SUMS, fragment_sums, place_of
-from .linear import BUCKETS, bucket_of, parts_of, plain_dot, scaled
+from .linear import BUCKETS, MANY, bucket_of, parts_of, plain_dot, scaled
+from .linear_tiles import heads_tiles, tile_rows
 from .planes import INPUTS, OUTPUTS, TILE
 from .target import device, kernel, threads
 
@@ -75,6 +76,10 @@ def linear_heads(stream, xq, ex, w, ew, pairs, rows, heads, columns, y, stride, 
         )
         return
     blocks = columns // OUTPUTS
+    most = tile_rows(rows, heads * blocks, by_head=True) if rows > MANY else 0
+    if most:
+        heads_tiles(stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0)
+        return
     for first in range(0, rows, BUCKETS[-1]):
         mine = min(rows - first, BUCKETS[-1])
         bucket = bucket_of(mine)

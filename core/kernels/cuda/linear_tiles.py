@@ -1,4 +1,4 @@
-"""Linear maps and gated units over many rows: a block of threads makes 128 outputs of a tile."""
+"""Linear maps, by head too, and gated units over many rows: a block makes 128 outputs of a tile."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from .target import device, kernel
 from .tiles import LINE, THREADS, WARPS, room_size, tile_sums, warpgroups
 
 i32 = np.int32
-ROWS = (32, 64, 96, 128)  # of a tile; the last only where four warps multiply together
+ROWS = (32, 64, 96, 128)  # of a tile; the last only where registers hold it (tile_rows)
 CHIP = 132  # multiprocessors that tiles are chosen for; bits do not depend on it
 # What ways take of one another, over the same inputs: a tile on every multiprocessor, a block of
 # outputs by up to 64 rows, and one by each 32 rows where they are more.
@@ -96,13 +96,41 @@ def gated_tile_kernel(most):
     return kernel(gated_tile, 4 * room_size(most))
 
 
-def tile_rows(rows, blocks, of_tile):
-    """Rows of a tile for so many blocks of outputs, of which a tile has `of_tile`.
+@cache
+def heads_tile_kernel(most):
+    """The kernel whose tiles have at most so many rows of a head."""
+    sums = tile_sums(most)
+
+    def heads_tile(xq, ex, w, ew, pairs, rows, blocks, y, stride, column0):
+        """Rows of tile blockIdx.x, outputs of the blocks of blockIdx.y of head blockIdx.z."""
+        room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
+        me, first, head = cuda.threadIdx.x, cuda.blockIdx.x * most, cuda.blockIdx.z
+        mine, tiles, at_row = min(most, rows - first), pairs >> 4, head * rows + first
+        for row in range(me, mine, THREADS):
+            on_row[row] = ex[at_row + row]
+        start = cuda.blockIdx.y * WARPS
+        block = head * blocks + min(start + (me >> 5), blocks - 1)
+        sums(room, w, block * tiles * TILE, xq[at_row * pairs :], pairs, mine, tiles)
+        output = me % (OUTPUTS * WARPS)
+        column = (head * blocks + start) * OUTPUTS + output
+        if start * OUTPUTS + output >= blocks * OUTPUTS:
+            return
+        on_column = i32(ew[column])
+        for row in range(me // (OUTPUTS * WARPS), mine, THREADS // (OUTPUTS * WARPS)):
+            value = scaled_sum(room[row * LINE + output], on_row[row] + on_column)
+            y[(first + row) * stride + column0 + column] = value
+
+    heads_tile.__name__ += f"_{most}"
+    return kernel(heads_tile, 4 * room_size(most))
+
+
+def tile_rows(rows, blocks, by_head=False):
+    """Rows of a tile for so many blocks of outputs.
 
     0 where blocks that share out the inputs among their warps are faster (linear.py).
     """
-    groups = -(-blocks // of_tile)
-    known = ROWS if warpgroups() else ROWS[:-1]
+    groups = -(-blocks // WARPS)
+    known = ROWS if warpgroups() and not by_head else ROWS[:-1]
     takes = {
         most: START + -(-(-(-rows // most) * groups) // CHIP) * TILE_TAKES[most] for most in known
     }
@@ -125,3 +153,12 @@ def gated_tiles(stream, most, *given):
     assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
     grid = (-(-rows // most), -(-blocks // (WARPS // 2)))
     gated_tile_kernel(most)[grid, THREADS, stream](*given)
+
+
+def heads_tiles(stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0):
+    """As linear_heads (linear_heads.py), a head having `blocks` blocks of 16 outputs."""
+    assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
+    grid = (-(-rows // most), -(-blocks // WARPS), heads)
+    heads_tile_kernel(most)[grid, THREADS, stream](
+        xq, ex, w, ew, pairs, rows, blocks, y, stride, column0
+    )
