@@ -1,12 +1,13 @@
 """Running digests of one GLM rank: of every page by part, and of every seated stream."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.device import EveryRow, Pair
-from ...core.digests import ZERO, add_pairs
+from ...core.digests import SumTable, add_pairs
 from ...events.ids import StreamId
 from ..ledger import Sums, pair_of, token_sums
 from .step import GlmBatch
@@ -24,24 +25,28 @@ class RowSums:
 
 @dataclass(slots=True)
 class StreamTotals:
-    """Cumulative sums over a stream's kept rows by part, and how many rows there are."""
+    """Cumulative sums over a stream's kept rows by part, and how many rows there are.
 
+    slot: where its sums by row stand.  fixed: of parts that are summed at some steps only.
+    """
+
+    slot: int
     rows: int = 0
-    sums: dict[str, Pair] = field(default_factory=dict)
-
-    def of(self, part: str) -> Pair:
-        """A part's sum so far."""
-        return self.sums.get(part, ZERO)
+    fixed: dict[str, Pair] = field(default_factory=dict)
 
 
 class GlmLedger:
-    """pages[part] [pages + reserved, 2]: the digest of what stands on each page."""
+    """pages[part] [pages + reserved, 2]: the digest of what stands on each page.
+
+    held [slots, parts, 2]: each seated stream's sums, of the parts that are summed by row.
+    """
 
     def __init__(self, pages: int, page_rows: int, parts: tuple[str, ...]) -> None:
         self.page_rows = page_rows
         self.paged = tuple(part for part in PAGED if part in parts)
-        self.by_row = tuple(part for part in BY_ROW if part in parts)
+        self.by_row = tuple(part for part in parts if part in BY_ROW)
         self.pages = {part: np.zeros((pages, 2), np.uint64) for part in self.paged}
+        self.held = np.zeros((1, len(self.by_row), 2), np.uint64)
         self.streams: dict[StreamId, StreamTotals] = {}
 
     def leased(self, pages: tuple[int, ...]) -> None:
@@ -51,35 +56,67 @@ class GlmLedger:
 
     def begin(self, stream: StreamId) -> None:
         """A stream starts at row 0."""
-        self.streams[stream] = StreamTotals()
+        self.forget(stream)
+        taken = {held.slot for held in self.streams.values()}
+        slot = next(at for at in range(len(taken) + 1) if at not in taken)
+        if slot == len(self.held):
+            self.held = np.concatenate([self.held, np.zeros_like(self.held)])
+        self.held[slot] = 0
+        self.streams[stream] = StreamTotals(slot)
 
     def resume(self, stream: StreamId, read: dict[str, Pair], tokens: list[int]) -> None:
         """A stream goes on after these tokens, with parts that sum to what was read."""
+        self.begin(stream)
         ids, positions = np.array(tokens, np.int64), np.arange(len(tokens))
-        total = pair_of(token_sums(ids, positions).sum(axis=0, dtype=np.uint64))
-        self.streams[stream] = StreamTotals(len(tokens), {**read, "tokens": total})
+        held = self.streams[stream]
+        held.rows = len(tokens)
+        sums = {**read, "tokens": pair_of(token_sums(ids, positions).sum(axis=0, dtype=np.uint64))}
+        for part, pair in sums.items():
+            if part in self.by_row:
+                self.held[held.slot, self.by_row.index(part)] = pair
+            else:
+                held.fixed[part] = pair
 
     def forget(self, stream: StreamId) -> None:
         """A stream is gone."""
         self.streams.pop(stream, None)
 
+    def sums(self, stream: StreamId) -> dict[str, Pair]:
+        """A stream's sums so far, by part."""
+        held = self.streams[stream]
+        words = self.held[held.slot].tolist()
+        by_row = {part: (a, b) for part, (a, b) in zip(self.by_row, words, strict=True)}
+        return {**by_row, **held.fixed}
+
     def add(self, batch: GlmBatch, kept: NDArray[np.int64], found: RowSums) -> None:
         """Count a step's kept rows; what a window refused is counted nowhere."""
-        rows = batch.rows
-        at = 0
-        for run, count in zip(rows.runs, kept.tolist(), strict=True):
+        runs, rows = batch.rows.runs, batch.rows
+        slots, firsts, ends, at = list[int](), list[int](), list[int](), 0
+        logits: list[tuple[int, int]] = []
+        for run, count in zip(runs, kept.tolist(), strict=True):
             held = self.streams[run.stream]
-            assert held.rows == run.first, f"{run} does not follow row {held.rows}"
-            end = run.at + count
-            pages = rows.pages[run.at : end]
+            assert count > 0 and held.rows == run.first, f"{run} does not follow row {held.rows}"
             held.rows += count
-            for part in self.paged:
-                np.add.at(self.pages[part], pages, found.parts[part][run.at : end])
-            logits = found.parts["logits"][at : at + min(run.sampled, count)]
-            for part in self.by_row:
-                own = logits if part == "logits" else found.parts[part][run.at : end]
-                held.sums[part] = add_pairs(held.of(part), *own.tolist())
+            slots.append(held.slot)
+            firsts.append(run.at)
+            ends.append(run.at + count)
+            logits.append((at, at + min(run.sampled, count)))
             at += run.sampled
+        added = np.empty((len(runs), len(self.by_row), 2), np.uint64)
+        for column, part in enumerate(self.by_row):
+            if part == "logits":
+                added[:, column] = _each(found.parts[part], logits)
+            else:
+                added[:, column] = _each(found.parts[part], list(zip(firsts, ends, strict=True)))
+        self.held[slots] += added
+        mine = _spans(firsts, ends)
+        for part in self.paged:
+            np.add.at(self.pages[part], rows.pages[mine], found.parts[part][mine])
+
+    def table(self, streams: Sequence[StreamId]) -> SumTable:
+        """The sums by row of these streams, which have no others now."""
+        slots = [self.streams[stream].slot for stream in streams]
+        return SumTable(streams, self.by_row, self.held[slots])
 
     def pass_over(self, batch: GlmBatch, kept: NDArray[np.int64]) -> None:
         """Count a step's kept rows without their digests."""
@@ -93,11 +130,26 @@ class GlmLedger:
             held, own = self.streams[run.stream], slice(run.at, run.at + run.rows)
             every.streams.append(run.stream)
             every.firsts.append(run.first)
-            for part in self.by_row:
+            for column, part in enumerate(self.by_row):
                 after = np.cumsum(found.parts[part][own], axis=0, dtype=np.uint64)
-                every.sums[part].append(after + np.array(held.of(part), np.uint64))
+                every.sums[part].append(after + self.held[held.slot, column])
         return every
 
     def of_pages(self, part: str, pages: NDArray[np.int32]) -> Pair:
         """The digest of all rows on these pages, by their running sums."""
         return add_pairs(*(pair_of(self.pages[part][page]) for page in pages))
+
+
+def _each(sums: Sums, spans: Sequence[tuple[int, int]]) -> Sums:
+    """The sum modulo 2^64 of each span of rows [first, end), [spans, 2]."""
+    if all(end - first == 1 for first, end in spans):
+        return sums[[first for first, _ in spans]]
+    whole = [sums[first:end].sum(axis=0, dtype=np.uint64) for first, end in spans]
+    return np.array(whole, np.uint64).reshape(-1, 2)
+
+
+def _spans(firsts: Sequence[int], ends: Sequence[int]) -> NDArray[np.int64]:
+    """All rows of spans, one after another."""
+    if not ends or ends[-1] == len(firsts):
+        return np.arange(len(firsts))
+    return np.concatenate([np.arange(a, b) for a, b in zip(firsts, ends, strict=True)])
