@@ -37,7 +37,7 @@ check: dev types  ## the only gate
 bench: install  ## speed beside the peers, as ratios
 	$(BIN)/kvtape bench
 
-gpu: dev  ## on a machine with a GPU: the CUDA device's tests and speed, into gpu-report.md
+gpu: dev  ## on a machine with a GPU: contract, tests, speed, checkers, into gpu-report.md; 1 if any failed
 	$(BIN)/pip install -q -e ".[cuda]"
 	$(BIN)/python -m kvtape.tests.gpu_suite gpu-report.md
 

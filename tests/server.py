@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 
 from kvtape.devices.kernel_cache import use_cache
+
+if TYPE_CHECKING:
+    import openai
 
 START_SECONDS_MAX = 300.0  # a busy machine, and kernels that are not compiled yet
 END_SECONDS_MAX = 60.0
@@ -38,8 +40,10 @@ class Server:
         """Where it stands, without /v1."""
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self) -> openai.OpenAI:
+    def client(self) -> "openai.OpenAI":
         """The official client; it tries nothing twice."""
+        import openai  # not every machine with a GPU has it
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
 
     def ask(self, prompt: Sequence[int], max_tokens: int, session: str = "") -> list[int]:

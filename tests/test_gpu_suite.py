@@ -1,0 +1,53 @@
+"""`make gpu`: every part runs whatever became of the others, and the report tells of all."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kvtape.tests import gpu_suite
+from kvtape.tests.gpu_suite import PARTS, Part
+
+
+def test_parts_outlive_each_other_and_one_failure_fails_the_whole(tmp_path: Path) -> None:
+    fine = Part("Fine", ("-c", "print('\\n'.join(map(str, range(9))))"), lines=3)
+    fails = Part("Fails", ("-c", "import sys; print('about to'); sys.exit(7)"))
+    goes_on = Part("Goes on", ("-c", f"print({gpu_suite.TRACEBACK!r}); print('and on')"))
+    dies = Part("Dies", ("-c", "import os; os.abort()"))
+    hangs = Part("Hangs", ("-c", "import time; print('here', flush=True); time.sleep(99)"), 2)
+    lacks = Part("Lacks", ("-c", "raise SystemExit(1)"), needs="no-such-program")
+    last = Part("Last", ("-c", "print('the end')"))
+    path = tmp_path / "report.md"
+    assert gpu_suite.main(path, [], (fine, fails, goes_on, dies, hangs, lacks, last)) == 1
+    text = path.read_text()
+    for row in (
+        "| Fine | ok |", "| Fails | failed (7) |", "| Dies | failed (-6) |",
+        "| Hangs | not done after 2 s |", "| Lacks | left out |", "| Last | ok |",
+        "| Goes on | failed in part |",
+    ):  # fmt: skip
+        assert row in text
+    for said in ("6\n7\n8\n```", "about to", "here", "no-such-program is not", "the end"):
+        assert said in text
+    assert "\n5\n" not in text
+
+
+def test_what_is_left_out_fails_nothing_and_names_choose(tmp_path: Path) -> None:
+    lacks = Part("Lacks", ("-c", ""), needs="no-such-program")
+    fails = Part("Fails", ("-c", "raise SystemExit(1)"))
+    assert gpu_suite.main(tmp_path / "report.md", ["Lacks"], (lacks, fails)) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "commit" in text and "- gpu: " in text and "Fails" not in text
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_every_part_names_a_script_that_is_there(part: Part) -> None:
+    assert part.command[0] == "-m"
+    assert find_spec(part.command[1]) is not None
+    assert all(Path(one).exists() for one in part.command if one.endswith(".py"))
+
+
+def test_every_file_of_gpu_tests_is_run() -> None:
+    tests = Path(__file__).parent.glob("test_*.py")
+    marked = {one for one in tests if "mark.gpu" in one.read_text() and one != Path(__file__)}
+    (run,) = (part for part in PARTS if part.name == "Tests")
+    assert {str(one) for one in marked} <= set(run.command)
