@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
@@ -17,7 +17,7 @@ from .joined import Joined, Sizes
 from .ways import nccl
 
 WATCH_SECONDS = 0.5  # how often the watchdog looks
-LEAVE_SECONDS = 20.0  # that leaving a sound group may take
+LEAVE_SECONDS = 20.0  # that leaving a group may take
 _left: list[Any] = []  # communicators that were aborted: their destructors would wait for a rank
 
 
@@ -72,7 +72,8 @@ class GatherByNccl(Joined):
         self._communicator = in_time(join, limit_s, f"rank {rank}: NCCL's meeting of {world} ranks")
         self._first: list[tuple[Launch, Launch]] = []  # a header's all-gather, and what looks at it
         self._since: tuple[int, float] | None = None
-        self._closed = Event()
+        self._lock, self._stopped, self._closed = Lock(), False, Event()
+        self._aborting = Thread(target=self._abort, name="kvtape abort", daemon=True)
         self._watch = Thread(target=self._look, name="kvtape watchdog", daemon=True)
         self._watch.start()
 
@@ -122,25 +123,25 @@ class GatherByNccl(Joined):
 
         What runs on the GPU is let go at once; the abort itself goes on until the graphs are gone.
         """
-        first = not self.reason
         super().stop(reason)
+        with self._lock:
+            first, self._stopped = not self._stopped, True
         if first:
             _left.append(self._communicator)
-            Thread(target=self._abort, name="kvtape abort", daemon=True).start()
+            self._aborting.start()
 
     def close(self) -> None:
         """No step comes any more."""
         self._closed.set()
         if self._watch.is_alive():
             self._watch.join()
-        if not self.reason:
-            super().close()
-            in_time(self._abort, LEAVE_SECONDS, "the end of NCCL's meeting")
+        self.stop("the device was closed")
+        super().close()
+        self._aborting.join(LEAVE_SECONDS)  # the graphs are gone by now
 
-    def _abort(self) -> bool:
+    def _abort(self) -> None:
         self.card.use()
         self._communicator.abort()
-        return True
 
     def _all_gather(self, of: int, to: int, count: int) -> Launch:
         """Of every rank `count` float32 values at `of`, side by side at `to`."""
