@@ -16,6 +16,7 @@ from numba import types
 
 from kvtape.core.kernels import registry
 from kvtape.core.kernels.cuda import (
+    columns,
     experts,
     experts_tiles,
     kda,
@@ -47,8 +48,17 @@ def launches() -> dict[str, tuple[Any, Any]]:
                 found.setdefault(launch[0].name, launch)
     with target.recorded() as made:
         wide_launches()
+        launches_between_ranks()
         cuda_glm_pieces.pieces(np.random.default_rng(0), 3)
     return found | {launch[0].name: launch for launch in made}
+
+
+def launches_between_ranks() -> None:
+    """What moves columns from rank to rank, and compares headers."""
+    x, flat, words = np.zeros((2, 32), np.float32), np.zeros(64, np.float32), np.zeros(2, np.int64)
+    columns.pack_columns(0, x, 0, 16, 16, flat)
+    columns.spread_columns(0, flat, 16, np.zeros((2, 2), np.int64), 0, x)
+    columns.compare_headers(0, words, words[:1])
 
 
 def wide_launches() -> None:
