@@ -5,7 +5,7 @@ from typing import Any
 
 from ..events import facts as f
 from ..events.facts import AnyFact
-from ..events.ids import NO_STATE
+from ..events.ids import NO_STATE, StateId
 from .digests import StreamSums
 from .marks import is_common
 from .state import NO_LANE, NO_STREAM, KeptState, Phase, State, Stream
@@ -71,8 +71,15 @@ def _stream_begun(state: State, fact: f.StreamBegun) -> None:
     if fact.state != NO_STATE:
         stream.phase = Phase.RESUMING
         state.resuming[fact.stream] = fact.state
+        _stays(state, fact.state, 1)
     state.book.promised += fact.promise_pages
     assert state.book.promised <= state.book.free, "more pages promised than there are"
+
+
+def _stays(state: State, kept: StateId, more: int) -> None:
+    """A kept state is being read back by one stream more, or less."""
+    if state.tree is not None:
+        state.tree.stays(kept, more)
 
 
 def _fits_its_table(state: State, fact: f.StreamBegun) -> None:
@@ -146,7 +153,7 @@ def _snapshot_taken(state: State, fact: f.SnapshotTaken) -> None:
     state.kept[fact.state] = kept
     if state.tree is not None:
         whole = stream.prompt_tokens // state.opened.rules.page_rows
-        state.tree.add(fact.state, kept.tokens, kept.salt, fact.pages, fact.stream, whole)
+        state.tree.add(fact.state, stream.told(ahead), kept.salt, fact.pages, fact.stream, whole)
 
 
 def _state_resumed(state: State, fact: f.StateResumed) -> None:
@@ -161,7 +168,7 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
         whole = stream.prompt_tokens // rows
         state.tree.resumed(fact.state, fact.mark // rows, fact.stream, whole)
     stream.phase = Phase.PROMPTING
-    del state.resuming[fact.stream]
+    _stays(state, state.resuming.pop(fact.stream), -1)
     stream.rows = stream.cached = fact.mark
     stream.sums = dict(fact.digest)
 
@@ -175,7 +182,7 @@ def _resume_refused(state: State, fact: f.ResumeRefused) -> None:
     stream.lane, stream.promise, stream.state = NO_LANE, 0, NO_STATE
     stream.marks = []
     stream.phase = Phase.QUEUED
-    del state.resuming[fact.stream]
+    _stays(state, state.resuming.pop(fact.stream), -1)
     state.queue.insert(0, fact.stream)
 
 
@@ -236,7 +243,7 @@ def _request_finished(state: State, fact: f.RequestFinished) -> None:
     stream = state.streams[fact.stream]
     assert stream.phase is not Phase.FINISHED, f"stream {fact.stream} is finished already"
     stream.phase = Phase.FINISHED
-    state.resuming.pop(fact.stream, None)
+    _stays(state, state.resuming.pop(fact.stream, NO_STATE), -1)
 
 
 def _stream_released(state: State, fact: f.StreamReleased) -> None:

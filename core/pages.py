@@ -1,113 +1,151 @@
 """The page book: which pages are free, and how many hold each of the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..events.ids import PageId
-from .pages_free import ListedPages, LowestPages
+from .pages_free import ListedPages
+from .paging import holders
 
 ORDERS = ("lowest", "lifo", "fifo", "adversarial")
+Pages = Sequence[PageId] | NDArray[np.int32]
 
 
 class PageBook:
     """Holders of every page: leases by streams and holds by kept states. Free means neither.
 
-    leases, kept [pages] int32, changed by the methods alone.  promised: pages that streams may
-    still lease.  idle: pages that kept states alone hold.  order: which free page goes next;
-    "lowest" is the format's, the others exist so that tests can show that nothing depends on it.
+    promised: pages that streams may still lease.  order: which free page goes next; "lowest" is the
+    format's, the others exist so that tests can show that nothing depends on it.
     """
 
     def __init__(self, pages: int, order: str) -> None:
         assert order in ORDERS, f"order {order!r} is none of {ORDERS}"
         self.total = pages
         self.order = order
-        self.leases = np.zeros(pages, np.int32)
-        self.kept = np.zeros(pages, np.int32)
-        self.promised = self.idle = 0
-        self._free = LowestPages(pages) if order == "lowest" else ListedPages(pages, order)
+        self.promised = 0
+        groups = -(-pages // holders.GROUP)
+        self._book = np.zeros(holders.HEAD + 2 * pages + groups, np.int32)
+        self._book[[holders.PAGES, holders.FREE]] = pages
+        self._book[holders.HEAD + 2 * pages :] = holders.GROUP
+        if pages % holders.GROUP:
+            self._book[-1] = pages % holders.GROUP
+        self._listed = None if order == "lowest" else ListedPages(pages, order)
+        self._told: tuple[PageId, ...] = ()  # by `next`, since the last change
+
+    @property
+    def leases(self) -> NDArray[np.int32]:
+        """Leases by page [pages] int32, changed by the methods alone."""
+        return self._book[holders.HEAD : holders.HEAD + self.total]
+
+    @property
+    def kept(self) -> NDArray[np.int32]:
+        """Holds of kept states by page [pages] int32, changed by the methods alone."""
+        return self._book[holders.HEAD + self.total : holders.HEAD + 2 * self.total]
 
     @property
     def free(self) -> int:
         """Pages that nobody holds."""
-        return self._free.count
+        return self._book.item(holders.FREE)
+
+    @property
+    def idle(self) -> int:
+        """Pages that kept states alone hold."""
+        return self._book.item(holders.IDLE)
 
     @property
     def available(self) -> int:
         """Free pages that no stream was promised."""
-        return self._free.count - self.promised
+        return self._book.item(holders.FREE) - self.promised
 
     def free_pages(self) -> list[int]:
         """The ids of the free pages, ascending."""
-        return sorted(self._free.pages())
+        found: list[int] = np.flatnonzero((self.leases == 0) & (self.kept == 0)).tolist()
+        return found
 
     def next(self, count: int) -> tuple[PageId, ...]:
         """The pages that `take` will give out; changes nothing."""
-        return self._free.next(count)
+        if len(self._told) != count:
+            if self._listed is None:
+                self._told = tuple(self._lowest(holders.lowest, count).tolist())
+            else:
+                self._told = self._listed.next(count)
+        return self._told
 
     def take(self, count: int) -> tuple[PageId, ...]:
         """Lease the next free pages."""
-        pages, (leases, kept) = self._free.take(count), self._holders()
-        for page in pages:
-            assert not leases[page] and not kept[page], f"page {page} is free and held"
-            leases[page] = 1
-        return pages
+        told, self._told = self._told, ()
+        if self._listed is None:
+            pages = self._lowest(holders.lease_lowest, count)
+            return told if len(told) == count else tuple(pages.tolist())
+        taken = self._listed.take(count)
+        self._done(holders.lease, taken, "page {} is free and held")
+        return taken
 
-    def adopt(self, pages: Sequence[PageId]) -> None:
+    def adopt(self, pages: Pages) -> None:
         """One more lease on pages that someone holds already."""
-        leases, kept = self._holders()
-        for page in pages:
-            held = leases[page]
-            if not held:
-                assert kept[page] > 0, f"page {page} is free, nothing to adopt"
-                self.idle -= 1
-            leases[page] = held + 1
+        self._done(holders.adopt, pages, "page {} is free, nothing to adopt")
 
-    def give_back(self, pages: Sequence[PageId]) -> None:
+    def give_back(self, pages: Pages) -> None:
         """One lease less on each page."""
-        leases, kept = self._holders()
-        freed: list[PageId] = []
-        for page in pages:
-            held = leases[page]
-            assert held > 0, f"page {page} has no lease to return"
-            leases[page] = held - 1
-            if held == 1:
-                if kept[page]:
-                    self.idle += 1
-                else:
-                    freed.append(page)
-        self._free.put(freed)
+        self._done(holders.give_back, pages, "page {} has no lease to return")
 
-    def keep(self, pages: Sequence[PageId]) -> None:
+    def swap(self, table: NDArray[np.int32], pages: NDArray[np.int32]) -> int:
+        """Pages that someone holds become the head of a table, both [.] int32; how many differed.
+
+        Where it had others, these have one lease less.
+        """
+        if self._listed is not None:
+            mine = table[: len(pages)].copy()
+            differ = np.flatnonzero(mine != pages)
+            self.adopt(pages[differ])
+            self.give_back(mine[differ])
+            table[: len(pages)] = pages
+            return len(differ)
+        swapped: int = holders.swap(self._book, table, pages)
+        assert swapped >= 0, f"page {pages[-1 - swapped]} cannot take the place of a stream's own"
+        self._told = ()
+        return swapped
+
+    def keep(self, pages: Pages) -> None:
         """One more kept state holds each page."""
-        leases, kept = self._holders()
-        for page in pages:
-            held = kept[page]
-            assert held or leases[page] > 0, f"page {page} is free, nothing to keep"
-            kept[page] = held + 1
+        self._done(holders.keep, pages, "page {} is free, nothing to keep")
 
-    def drop(self, pages: Sequence[PageId]) -> None:
+    def drop(self, pages: Pages) -> None:
         """One kept state less holds each page."""
-        leases, kept = self._holders()
-        freed: list[PageId] = []
-        for page in pages:
-            held = kept[page]
-            assert held > 0, f"page {page} is not kept"
-            kept[page] = held - 1
-            if held == 1 and not leases[page]:
-                freed.append(page)
-        self.idle -= len(freed)
-        self._free.put(freed)
+        self._done(holders.drop, pages, "page {} is not kept")
 
-    def _holders(self) -> tuple["memoryview[int]", "memoryview[int]"]:
-        """Leases and holds by page; a view's elements are had in half an array's time."""
-        return memoryview(self.leases), memoryview(self.kept)  # type: ignore[arg-type]
+    def lease_into(self, table: NDArray[np.int32]) -> None:
+        """Lease the next free pages, as many as a table's part [.] int32 holds."""
+        if self._listed is not None:
+            table[:] = self.take(len(table))
+            return
+        assert len(table) <= self.free, f"{len(table)} pages are wanted and {self.free} free"
+        self._told = ()
+        holders.lease_lowest(self._book, table)
+
+    def _lowest(self, find: Callable[..., None], count: int) -> NDArray[np.int32]:
+        assert count <= self.free, f"{count} pages are wanted and {self.free} free"
+        found = np.empty(count, np.int32)
+        find(self._book, found)
+        return found
+
+    def _done(self, act: Callable[..., int], pages: Pages, amiss: str) -> None:
+        """Change the holders of pages; free ones that are in a list go to its end."""
+        given = pages if isinstance(pages, np.ndarray) else np.array(pages, np.int32)
+        at = act(self._book, given)
+        assert at < 0, amiss.format(pages[at])
+        self._told = ()
+        if self._listed is not None and act in (holders.give_back, holders.drop):
+            held = self.leases[given] + self.kept[given]
+            self._listed.put([page for page, one in zip(pages, held, strict=True) if not one])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PageBook):
             return NotImplemented
         return (
-            self._free == other._free
+            self._listed == other._listed
             and self.promised == other.promised
             and np.array_equal(self.leases, other.leases)
             and np.array_equal(self.kept, other.kept)

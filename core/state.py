@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..events.facts import RequestArrived, RunOpened
 from ..events.ids import NO_STATE, Lane, PageId, RequestId, StateId, StreamId, Token
-from .evict import order_of
+from .evict import policy_of
 from .pages import PageBook
 from .tree import PromptTree
 
@@ -52,6 +52,7 @@ class Stream:
     awaited: int = 0
     cached: int = 0
     sums: Mapping[str, str] = field(default_factory=dict)
+    _told: NDArray[np.int32] | None = field(default=None, repr=False, compare=False)
 
     @property
     def prompt_tokens(self) -> int:
@@ -62,6 +63,14 @@ class Stream:
     def new_tokens(self) -> int:
         """Tokens of the reply so far."""
         return len(self.tokens) - len(self.request.prompt)
+
+    def told(self, count: int) -> NDArray[np.int32]:
+        """The first tokens, at most `count`, as an array; of the prompt it is made once."""
+        if count > len(self.request.prompt):
+            return np.array(self.tokens[:count], np.int32)
+        if self._told is None:
+            self._told = np.array(self.request.prompt, np.int32)
+        return self._told[:count]
 
 
 @dataclass(slots=True)
@@ -139,12 +148,12 @@ def flagged(opened: RunOpened, behaviour: str) -> bool:
 
 def open_state(opened: RunOpened, *, leader: bool = True) -> State:
     """The state of a run before its first event; followers hold no prompt tree."""
-    width = table_pages(opened.context, opened.rules.page_rows)
+    rules, width = opened.rules, table_pages(opened.context, opened.rules.page_rows)
     return State(
         opened=opened,
         book=PageBook(opened.pages, opened.order),
         tables=np.full((opened.lanes, width), opened.pages, np.int32),
-        tree=PromptTree(opened.rules.page_rows, opened.rules.lookahead, order_of(opened))
+        tree=PromptTree(rules.page_rows, rules.lookahead, opened.pages, policy_of(opened))
         if leader and store_flag(opened) == RADIX
         else None,
         lanes=[None] * opened.lanes,

@@ -8,6 +8,7 @@ import numpy as np
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
+from .evict import SEEDS
 from .marks import places, places_of_pages, spaced
 from .state import KeptState, Phase, State, Stream, flagged
 from .store import NO_HIT, Hit, digest_at_mark, drop, may_go, resuming
@@ -22,14 +23,13 @@ class RadixStore:
         rules = state.opened.rules
         most = (stream.prompt_tokens - 1) // rules.page_rows
         tree = _tree(state)
-        path = tree.walk(stream.request.prompt, stream.request.salt, most)
+        path = tree.walk(stream.told(stream.prompt_tokens), stream.request.salt, most)
         if rules.snapshots:  # such a state stands at its own mark only
-            while path and not path[-1].ends:
-                path.pop()
-        if not path:
+            path = tree.with_state(path)
+        if not path.pages:
             return NO_HIT
-        pages = tuple(node.page for node in path)
-        return Hit(tree.state_below(path[-1]), len(pages) * rules.page_rows, pages)
+        mark = len(path.pages) * rules.page_rows
+        return Hit(tree.state_below(path.node), mark, path.pages)
 
     def fits(self, state: State, hit: Hit, want: int) -> bool:
         """Whether so many pages could be promised if every other kept state went."""
@@ -46,10 +46,8 @@ class RadixStore:
 
     def make_room(self, state: State, want: int, hit: Hit, request: RequestId) -> Iterator[AnyFact]:
         """Drop kept states, weakest first, until so many pages can be promised."""
-        if state.book.available < want:
-            stay = _wanted(state, hit)
-            while state.book.available < want:
-                yield drop(_reclaimable(state, stay), "reclaimed", request)
+        while state.book.available < want:
+            yield drop(_reclaimable(state, hit), "reclaimed", request)
 
     def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
         """The pages of the hit become the head of the stream's table."""
@@ -67,7 +65,7 @@ class RadixStore:
         if flagged(state.opened, "marks"):
             found = found[: state.opened.states]
         marks = tuple(sorted(found))
-        if start and _tree(state).order is not None and not _ends(state, stream, start):
+        if start and _tree(state).policy != SEEDS and not _ends(state, stream, start):
             return (start, *marks)
         return marks
 
@@ -76,16 +74,16 @@ class RadixStore:
         rules, opened, tree = state.opened.rules, state.opened, _tree(state)
         count = mark // rules.page_rows
         assert mark % rules.mark_rows == 0 and count > 0, f"mark {mark} is off the grid"
-        tokens = stream.tokens[: mark + rules.lookahead]
+        tokens = stream.told(mark + rules.lookahead)
         path = tree.walk(tokens, stream.request.salt, count)
-        yield from _swap(state, stream, tuple(node.page for node in path))
-        spare = not rules.snapshots and tree.order is None  # states that others hold, or extend
-        if len(path) == count and (path[-1].ends or spare):
+        yield from _swap(state, stream, path.pages)
+        spare = not rules.snapshots and tree.policy == SEEDS  # states that others hold, or extend
+        if len(path.pages) == count and (path.ends or spare):
             return  # the same rows are kept already
         if opened.states == 0:
             return
         if not rules.snapshots:  # what had come back before is weighed apart from what is new
-            cut = tree.remembered(tokens, stream.request.salt, count)
+            cut = tree.remembered(tokens, count)
             if cut < count:
                 yield from self._take(state, stream, cut, {})
         taken = state.next_state
@@ -98,22 +96,20 @@ class RadixStore:
         self, state: State, stream: Stream, count: int, digest: dict[str, str]
     ) -> Iterator[AnyFact]:
         """Keep the first `count` pages; when there are too many states, others go first."""
-        opened, tree = state.opened, _tree(state)
+        opened = state.opened
         while len(state.kept) >= opened.states:
             others = may_go(state, stream)
             if not others:
                 return
             yield drop(_weakest(state, others), "evicted", stream.request.request)
-        mark = count * opened.rules.page_rows
-        tokens = stream.tokens[: mark + opened.rules.lookahead]
-        path = tree.walk(tokens, stream.request.salt, count)
-        pages = tuple(node.page for node in path) + tuple(state.table(stream))[len(path) : count]
         yield f.SnapshotTaken(
             state=StateId(state.next_state),
             stream=stream.stream,
-            mark=mark,
+            mark=count * opened.rules.page_rows,
             shared=True,
-            pages=pages,
+            pages=tuple(
+                state.table(stream)[:count]
+            ),  # where the tree has them, they are the tree's
             digest=digest,
         )
 
@@ -140,7 +136,7 @@ def _tree(state: State) -> PromptTree:
 def _wanted(state: State, hit: Hit) -> set[StateId]:
     """States that must stay: the one that is hit, and those that are being resumed."""
     wanted = {hit.state} - {NO_STATE}
-    if _tree(state).order is not None or flagged(state.opened, "keep_resuming"):
+    if _tree(state).policy != SEEDS or flagged(state.opened, "keep_resuming"):
         wanted |= resuming(state)
     return wanted
 
@@ -148,8 +144,9 @@ def _wanted(state: State, hit: Hit) -> set[StateId]:
 def _ends(state: State, stream: Stream, mark: int) -> bool:
     """Whether a kept state of these tokens ends at the mark."""
     pages = mark // state.opened.rules.page_rows
-    path = _tree(state).walk(stream.tokens, stream.request.salt, pages)
-    return len(path) == pages and bool(path[-1].ends)
+    told = stream.told(mark + state.opened.rules.lookahead)
+    path = _tree(state).walk(told, stream.request.salt, pages)
+    return len(path.pages) == pages and path.ends
 
 
 def _swap(state: State, stream: Stream, pages: Sequence[PageId]) -> Iterator[AnyFact]:
@@ -171,16 +168,16 @@ def _frees(state: State, kept: KeptState) -> bool:
     return bool(np.any((state.book.leases[pages] == 0) & (state.book.kept[pages] == 1)))
 
 
-def _reclaimable(state: State, wanted: set[StateId]) -> KeptState:
+def _reclaimable(state: State, hit: Hit) -> KeptState:
     """The state to give up first of those that free a page and are not wanted."""
     tree = _tree(state)
-    if tree.order is None:
+    if tree.policy == SEEDS:
+        wanted = _wanted(state, hit)
         others = (kept for kept in state.kept.values() if kept.state not in wanted)
         idle = [kept.state for kept in others if _frees(state, kept)]
         assert idle, "pages were reclaimable and are not"
         return _weakest(state, idle)
-    leases = state.book.leases
-    goes = tree.weakest(lambda one, page: not leases[page] and one not in wanted)
+    goes = tree.weakest(state.book.leases, hit.state)
     assert goes is not None, "pages were reclaimable and are not"
     return state.kept[goes]
 
@@ -195,8 +192,8 @@ def _weakest(state: State, among: Sequence[StateId]) -> KeptState:
     def moved_past(state_id: StateId) -> bool:
         return tree.moved_past(state_id) and not state.kept[state_id].common
 
-    if tree.order is not None and not any(moved_past(one) for one in among):
-        goes = tree.order.weakest(set(among).__contains__)
+    if tree.policy != SEEDS and not any(moved_past(one) for one in among):
+        goes = tree.weakest_of(among)
         if goes is not None:  # otherwise others extend all of them
             return state.kept[goes]
 

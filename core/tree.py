@@ -1,92 +1,100 @@
 """The prompt tree: which page-aligned prefixes are kept, found by their tokens (rank 0 only).
 
 A node is one page. Its key is the page's tokens and the `lookahead` tokens after it, because what a
-page holds depends on them too, so two prompts share a page only if they agree that far.
+page holds depends on them too, so two prompts share a page only if they agree that far. States that
+no other extends wait for their turn to go (paging/queues.py), in an order that may learn
+(paging/odds.py). All of it are integers in one array, moved by compiled code (paging/layout.py).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ..events.ids import PageId, StateId, StreamId
-from .evict import Order
-from .odds import KNOWN_PAGES, MANY, Memory, Odds, Part
-from .prefix_names import name_of, packed, page_keys
+import numpy as np
+from numpy.typing import NDArray
+
+from ..events.ids import NO_STATE, PageId, StateId, StreamId, Token
+from .paging import layout as at
+from .paging import moves, nodes, odds, queues
+from .paging.words import begin, more, more_parts, more_uses, new_root
+
+Tokens = Sequence[Token] | Sequence[int] | NDArray[np.int32]
 
 
-@dataclass(slots=True, eq=False)
-class Node:
-    """One kept page below its parent; `ends` are the states whose last page this is.
+class Walk(NamedTuple):
+    """How far a prompt repeats what is kept: the pages, and the node of the last.
 
-    used: the order's clock when the page was last used, where there is one. name, uses, turn, part:
-    for odds: which prefix ends here, how often it came back, in which turn of its conversation, and
-    of which part of that prompt it is.
+    ends: whether a state ends there.
     """
 
-    parent: "Node | None"
-    key: bytes
-    page: PageId
-    depth: int
-    kids: dict[bytes, "Node"] = field(default_factory=dict)
-    ends: list[StateId] = field(default_factory=list)
-    used: int = 0
-    name: bytes = b""
-    uses: int = 0
-    turn: int = 0
-    part: Part | None = None
+    pages: tuple[PageId, ...]
+    node: int
+    ends: bool
 
 
 class PromptTree:
-    """Kept prefixes by tokens; a forest with one root for each salt."""
+    """Kept prefixes by tokens; a forest with one root for each salt. policy: flag `evict`."""
 
-    def __init__(self, page_rows: int, lookahead: int, order: Order | None = None) -> None:
-        """order: who goes first, where it is not the seeds' order."""
-        self.page_rows = page_rows
-        self.lookahead = lookahead
-        self.order = order
-        self.odds = None if order is None else order.odds
-        self._roots: dict[str, Node] = {}
-        self._end: dict[StateId, Node] = {}
-        self._used_by: dict[StreamId, list[Node]] = {}  # while the stream is there, for odds
+    def __init__(self, page_rows: int, lookahead: int, pages: int, policy: int = at.SEEDS) -> None:
+        self.policy = policy
+        self.found = np.zeros(pages, np.int32)  # pages of the last search
+        self._m = begin(page_rows, lookahead, pages, policy)
+        self._keys = np.zeros((pages, page_rows + lookahead), np.int32)
+        self._roots: dict[str, int] = {}
+        self._states: dict[StateId, int] = {}
+        self._spare: list[int] = []  # records of states that went
+        self._uses: dict[StreamId, int] = {}  # while the stream is there, for odds
 
-    def walk(self, tokens: Sequence[int], salt: str, pages: int) -> list[Node]:
-        """The nodes that repeat these tokens from row 0 on, at most `pages` of them."""
-        node = self._roots.get(salt)
-        path: list[Node] = []
-        if node is None:
-            return path
-        for key in self._keys(tokens, pages):
-            node = node.kids.get(key)
-            if node is None:
-                break
-            path.append(node)
-        return path
+    def find(self, tokens: NDArray[np.int32], salt: str, pages: int) -> int:
+        """How many pages of these tokens are kept from row 0 on, at most `pages`; in `found`."""
+        root = self._roots.get(salt, 0)
+        if not root:
+            self._m[at.WALKED] = 0
+            return 0
+        count: int = nodes.walk(self._m, self._keys, tokens, root, pages, self.found)
+        return count
 
-    def remembered(self, tokens: Sequence[int], salt: str, pages: int) -> int:
-        """Pages up to the last that went and is remembered; `pages` where it is none, or all."""
-        odds = self.odds
-        if odds is None:
+    def walk(self, tokens: Tokens, salt: str, pages: int) -> Walk:
+        """The pages that repeat these tokens from row 0 on, at most `pages` of them."""
+        found = tuple(self.found[: self.find(_told(tokens), salt, pages)].tolist())
+        node = self._m.item(at.WALKED)
+        return Walk(found, node, bool(found and self._m[node + at.STATE]))
+
+    def with_state(self, walk: Walk) -> Walk:
+        """A walk, cut back to where a state ends."""
+        m, node, count = self._m, walk.node, len(walk.pages)
+        while count and not m[node + at.STATE]:
+            node, count = m.item(node + at.PARENT), count - 1
+        return Walk(walk.pages[:count], node, count > 0)
+
+    def remembered(self, tokens: Tokens, pages: int) -> int:
+        """Past the last search, to where what went is remembered; `pages`: nowhere, or all."""
+        m = self._m
+        walked = m.item(at.WALKED)
+        count = m.item(walked + at.DEPTH) if walked else 0
+        if not walked:
             return pages
-        path = self.walk(tokens, salt, pages)
-        name, known = path[-1].name if path else salt.encode(), len(path)
-        for key in self._keys(tokens, pages)[known:]:
-            name = name_of(name, key)
-            if not odds.remembers(name):
-                break
-            known += 1
-        return known if known > len(path) else pages
+        known: int = moves.remembered(m, _told(tokens), count, pages)
+        return known
 
-    def state_below(self, node: Node) -> StateId:
-        """A state that holds this node's page: the one reached by the oldest children."""
-        while not node.ends:
-            node = next(iter(node.kids.values()))
-        return node.ends[-1]
+    def state_below(self, node: int) -> StateId:
+        """A state that holds a node's page: the one reached by the oldest children."""
+        return StateId(self._m.item(nodes.state_below(self._m, node)))
+
+    def found_state(self) -> StateId:
+        """The same of the last search's node."""
+        return self.state_below(self._m.item(at.WALKED))
+
+    def found_end(self) -> bool:
+        """Whether a state ends where the last search came to."""
+        walked = self._m.item(at.WALKED)
+        return walked > 0 and self._m.item(walked + at.STATE) > 0
 
     def add(
         self,
         state: StateId,
-        tokens: Sequence[int],
+        tokens: Tokens,
         salt: str,
-        pages: Sequence[PageId],
+        pages: Sequence[PageId] | NDArray[np.int32],
         stream: StreamId,
         prompt_pages: int,
     ) -> None:
@@ -94,156 +102,120 @@ class PromptTree:
 
         stream: it leaves the state. prompt_pages: whole ones of its prompt.
         """
-        if salt not in self._roots:
-            self._roots[salt] = Node(None, b"", PageId(-1), 0, name=salt.encode())
-        node = self._roots[salt]
-        new: list[Node] = []
-        for page, key in zip(pages, self._keys(tokens, len(pages)), strict=True):
-            kid = node.kids.get(key)
-            if kid is None:
-                kid = node.kids[key] = Node(node, key, page, node.depth + 1)
-                new.append(kid)
-            assert kid.page == page, (
-                f"state {state} keeps page {page} where the tree has {kid.page}"
+        assert state not in self._states, f"state {state} is kept already"
+        root = self._roots.get(salt) or self._new_root(salt)
+        record = self._record()
+        self._m[record + at.STATE_ID], self._m[record + at.STAYS] = state, 0
+        uses = self._grown(
+            lambda: moves.add(
+                self._m, self._keys, _told(tokens), root, _told(pages), record,
+                self._uses.get(stream, 0), prompt_pages,
             )
-            node = kid
-        node.ends.append(state)
-        self._end[state] = node
-        if self.order is not None:
-            self.order.tick()
-            if new and new[0].parent is not None:
-                for extended in new[0].parent.ends:
-                    self.order.forget(extended)
-            if self.odds is not None:
-                self._weigh(self.odds, new, prompt_pages)
-                self._used_by.setdefault(stream, []).extend(new)
-            node.used = self.order.clock
-            self._place(self.order, node)
+        )  # fmt: skip
+        assert uses != at.ELSEWHERE, f"state {state} keeps pages where the tree has others"
+        self._states[state] = record
+        if uses:
+            self._uses[stream] = uses
 
     def drop(self, state: StateId) -> None:
         """Forget a state and every node that no other state holds."""
-        node = self._end.pop(state)
-        node.ends.remove(state)
-        if self.order is not None:
-            self.order.forget(state)
-        while node.parent is not None and not node.ends and not node.kids:
-            del node.parent.kids[node.key]
-            if self.odds is not None and node.part is not None:
-                self.odds.remember(node.name, Memory(node.uses, node.turn, node.part))
-            node = node.parent
-        if self.order is not None:
-            self._place(self.order, node)
+        record = self._states.pop(state)
+        moves.drop(self._m, record)
+        self._spare.append(record)
 
     def resumed(self, state: StateId, pages: int, stream: StreamId, prompt_pages: int) -> None:
         """The first `pages` pages of a state came back; so did every state that they hold.
 
         stream: they came back for it. prompt_pages: whole ones of its prompt.
         """
-        if self.order is None:
+        if self.policy == at.SEEDS:
             return
-        self.order.tick()
-        path: list[Node] = []
-        node: Node | None = self._end[state]
-        while node is not None and node.parent is not None:
-            if node.depth <= pages:
-                path.append(node)
-            node = node.parent
-        path.reverse()
-        for node in path:
-            node.used = self.order.clock
-        if self.odds is not None:
-            self._came_back(self.odds, path, max(0, prompt_pages - pages))
-            if prompt_pages <= pages:
-                self.odds.came(1)  # time goes on where nothing is added, too
-            self._used_by[stream] = list(path)
-        for node in path:
-            self._place(self.order, node)
+        record, uses = self._states[state], self._uses.get(stream, 0)
+        uses = self._grown(lambda: moves.resumed(self._m, record, pages, uses, prompt_pages))
+        if uses:
+            self._uses[stream] = uses
 
     def ended(self, stream: StreamId) -> None:
         """A reply ended: its prompt's pages were in use until now."""
-        if self.order is None:
-            return
-        for node in self._used_by.pop(stream, ()):
-            node.used = self.order.clock
-            if node.part is not None:
-                node.part.born = node.used
-            self._place(self.order, node)
+        uses = self._uses.pop(stream, 0)
+        if uses:
+            moves.ended(self._m, uses)
 
-    def weakest(self, may_go: Callable[[StateId, PageId], bool]) -> StateId | None:
-        """The first to go of the states that no other extends, by the order; with its last page."""
-        assert self.order is not None
-        return self.order.weakest(lambda state: may_go(state, self._end[state].page))
+    def stays(self, state: StateId, more: int) -> None:
+        """One stream more (1), or less (-1), is resuming a state, which `weakest` leaves alone."""
+        if state in self._states:  # it may have gone for another reason
+            self._m[self._states[state] + at.STAYS] += more
 
-    def _place(self, order: Order, node: Node) -> None:
-        """The states that end at a page wait for their turn to go, unless others extend them."""
-        if not node.kids:
-            for state in node.ends:
-                order.place(state, node.part.level if node.part else 0, node.used)
+    def weakest(self, leases: NDArray[np.int32], hit: StateId = NO_STATE) -> StateId | None:
+        """Who goes first of states that no other extends and whose last page has no lease [pages].
 
-    def _weigh(self, odds: Odds, new: Sequence[Node], prompt_pages: int) -> None:
-        """Name the pages that a prompt added, and say what they are; some are remembered."""
-        back: list[Node] = []
-        for node in new:
-            assert node.parent is not None
-            node.used = self._now()
-            node.name = name_of(node.parent.name, node.key)
-            memory = odds.recall(node.name)
-            if memory is not None and len(back) == node.depth - new[0].depth:
-                node.uses, node.turn, node.part = memory
-                back.append(node)
-        if not new:
-            return
-        odds.came(len(new))
-        known = new[0].depth - 1 + len(back)
-        added = max(prompt_pages, new[-1].depth) - known
-        self._came_back(odds, back, added)
-        fresh, above = new[len(back) :], new[0].parent if not back else back[-1]
-        if fresh and above is not None:
-            turn = above.turn if known >= KNOWN_PAGES else 0
-            part = odds.part(self._now(), turn, added, 0)
-            for node in fresh:
-                node.turn, node.part = turn, part
+        hit: one that must stay, beside those that streams are resuming.
+        """
+        found = queues.weakest(self._m, leases, self._states[hit] if hit >= 0 else 0)
+        return StateId(self._m.item(found)) if found else None
 
-    def _came_back(self, odds: Odds, nodes: Sequence[Node], added: int) -> None:
-        """Pages of one path are used again, by a prompt that adds so many to them."""
-        part: Part | None = None
-        turn = nodes[-1].turn + 1 if nodes and nodes[-1].depth >= KNOWN_PAGES else 0
-        for node in nodes:
-            assert node.part is not None
-            odds.returned(node.part, self._now())
-            node.uses = min(node.uses + 1, MANY)
-            if part is None or part.uses != node.uses:
-                part = odds.part(self._now(), turn, added, node.uses)
-            node.turn, node.part = turn, part
+    def weakest_of(self, among: Iterable[StateId]) -> StateId | None:
+        """Who goes first of some states; None if others extend all of them."""
+        m, oldest = self._m, dict[int, tuple[int, StateId]]()
+        for state in among:
+            record = self._states[state]
+            level, since = m.item(record + at.QUEUED) - 1, m.item(record + at.SINCE)
+            if level >= 0:
+                oldest[level] = min(oldest.get(level, (since, state)), (since, state))
+        ranked = [(self.worth(level, since), since, one) for level, (since, one) in oldest.items()]
+        return min(ranked)[2] if ranked else None
 
-    def _now(self) -> int:
-        return self.order.clock if self.order is not None else 0
+    def worth(self, level: int, since: int) -> int:
+        """What it is worth to keep pages of these odds on that were last used then."""
+        if self.policy != at.ODDS_POLICY:
+            return 0
+        return int(odds.worth(self._m, level, self._m.item(at.CLOCK) - since))
 
     def moved_past(self, state: StateId) -> bool:
         """Whether another state extends this one."""
-        return bool(self._end[state].kids)
+        return bool(self._m[self._end(state) + at.KID])
 
     def passed_by(self, state: StateId) -> list[StateId]:
         """States whose whole prefix this state holds too, other than itself."""
-        node = self._end[state]
-        found: list[StateId] = []
-        found.extend(other for other in node.ends if other != state)
-        above = node.parent
-        while above is not None:
-            found.extend(above.ends)
-            above = above.parent
-        return sorted(found)
+        m, node, found = self._m, self._end(state), list[StateId]()
+        while node:
+            record = m.item(node + at.STATE)
+            while record:
+                found.append(StateId(m.item(record + at.STATE_ID)))
+                record = m.item(record + at.BESIDE)
+            node = m.item(node + at.PARENT)
+        return sorted(one for one in found if one != state)
 
     def paths(self) -> Iterable[tuple[StateId, tuple[PageId, ...]]]:
         """Every state with the pages of its path, for checks."""
-        for state, end in self._end.items():
-            pages: list[PageId] = []
-            node: Node | None = end
-            while node is not None and node.parent is not None:
-                pages.append(node.page)
-                node = node.parent
+        m = self._m
+        for state in self._states:
+            pages, node = list[PageId](), self._end(state)
+            while m[node + at.PARENT]:
+                pages.append(PageId(m.item(node + at.PAGE)))
+                node = m.item(node + at.PARENT)
             yield state, tuple(reversed(pages))
 
-    def _keys(self, tokens: Sequence[int], pages: int) -> list[bytes]:
-        rows, ahead = self.page_rows, self.lookahead
-        return page_keys(packed(tokens[: pages * rows + ahead]), rows, ahead, pages)
+    def _end(self, state: StateId) -> int:
+        return self._m.item(self._states[state] + at.END)
+
+    def _new_root(self, salt: str) -> int:
+        self._roots[salt] = new_root(self._m, salt)
+        return self._roots[salt]
+
+    def _record(self) -> int:
+        """A record for a state."""
+        if not self._spare:
+            self._spare = more(self._m, at.RECORD, 64 + len(self._states))
+        return self._spare.pop()
+
+    def _grown(self, act: Callable[[], int]) -> int:
+        """What a move answers once there is room for it."""
+        while (answer := act()) == at.GROW:
+            more_parts(self._m)
+            more_uses(self._m)
+        return answer
+
+
+def _told(numbers: Tokens | Sequence[PageId]) -> NDArray[np.int32]:
+    return numbers if isinstance(numbers, np.ndarray) else np.array(numbers, np.int32)

@@ -15,6 +15,7 @@ from numba.core import config
 from numba.core import event as events
 
 from ..core.kernels import registry
+from ..core.paging import compiled, tried
 
 SETTINGS: Any = config  # a module that fills itself
 EVENTS: Any = events
@@ -71,6 +72,30 @@ def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     os.environ["NUMBA_CACHE_DIR"] = str(folder)  # numba reads its settings again when this changes
     SETTINGS.CACHE_DIR = str(folder)
     registry.keep_on_disk()
+    keep_book(environment)
+    return folder
+
+
+def keep_book(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Keep the book's compiled functions in a folder of their own key, apart from kernels.
+
+    None where that folder cannot be made. They are compiled when they are missing there, so that
+    no request waits for that.
+    """
+    assert compiled.__file__ is not None
+    key = kernels_key(Path(compiled.__file__).parent, processor())
+    folder = cache_root(environment) / f"book-{key}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    before = SETTINGS.CACHE_DIR
+    SETTINGS.CACHE_DIR = str(folder)  # each function looks for its place as it is told to be kept
+    compiled.keep_on_disk()
+    SETTINGS.CACHE_DIR = before
+    if not (folder / DONE).exists():
+        tried.every_function()
+        (folder / DONE).touch()
     return folder
 
 

@@ -16,6 +16,7 @@ from ..core.link import RankLost
 from ..core.state import State, open_state
 from ..events.ids import Rank
 from .following import follow
+from .kernel_cache import keep_book
 from .links import CheckingFollower, Gone, Header, Step
 from .rank_process import Ask, Open, Refused, Told
 from .weights.checkpoint import ModelError
@@ -75,6 +76,7 @@ class ProcessFollower(CheckingFollower):
         said = self._hear()
         if not isinstance(said, Open):
             return None
+        keep_book()
         self._state = open_state(said.opened, leader=False)
         return self._state
 

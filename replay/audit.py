@@ -10,6 +10,7 @@ from ..core.check import check
 from ..core.digests import ZERO, add_pairs, hex_pair, pair_hex
 from ..core.finish import token_sha
 from ..core.state import State, Stream, open_state
+from ..devices.kernel_cache import keep_book
 from ..events import facts as f
 from ..events.canon import pack_ids
 from ..events.facts import AnyFact, RunOpened
@@ -40,6 +41,7 @@ class _Folding:
     def __init__(self, opened: RunOpened, tick: Tick) -> None:
         self._opened = opened
         self._tick = tick
+        keep_book()
         self._state = open_state(opened)
         self._book: dict[int, str] = {}  # by step: the book's digest when it was launched
         self._ran: set[StreamId] = set()  # since the last step closed

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.decide import decide
 from ..core.state import State, open_state
 from ..devices.fake import fake_group
+from ..devices.kernel_cache import keep_book
 from ..events import facts as f
 from ..events.commands import AnyCommand, Arrive, Close
 from ..events.facts import AnyFact, RunOpened
@@ -111,6 +112,7 @@ def _opened() -> RunOpened:
 def play(folder: Path | None, rounds: int, clocks: Clocks | None = None) -> Ran:
     """Run so many rounds live; folder: where the tape goes, None for no tape."""
     opened = _opened()
+    keep_book()
     state = open_state(opened)
     devices = fake_group(opened, 1)
     ranks = Ranks(opened, devices)

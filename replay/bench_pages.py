@@ -20,6 +20,7 @@ from ..core.device import Running
 from ..core.evict import POLICIES
 from ..core.outcome import commands_of
 from ..core.state import State, open_state
+from ..devices.kernel_cache import keep_book
 from ..devices.simulated import SimulatedDevice
 from ..events import facts as f
 from ..events.commands import AnyCommand, Arrive, Close
@@ -145,6 +146,7 @@ def play(
     opened: RunOpened, wishes: Sequence[Arrive], tape: Path | None, door: Counted | None = None
 ) -> float:
     """The seconds that all requests took; tape: where it goes, one commit a step."""
+    keep_book()
     state, device = open_state(opened), SimulatedDevice(COST)
     recorder: NoTape | TapeRecorder = NoTape()
     if tape is not None:

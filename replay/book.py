@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..core.apply import apply
 from ..core.decide import decide
 from ..core.state import open_state
+from ..devices.kernel_cache import keep_book
 from ..events.facts import AnyFact, RunClosed, RunOpened
 from ..events.reader import Step
 from .rerun import Tick, numbered
@@ -33,6 +34,7 @@ class Rebooked:
 
 def rebook(opened: RunOpened, steps: Iterable[Step], tick: Tick = lambda step: None) -> Rebooked:
     """Decide every step of a tape again, until a fact differs."""
+    keep_book()
     state, done = open_state(opened), Rebooked()
     for step in steps:
         recorded = list(numbered(step))

@@ -11,6 +11,7 @@ from ..core.device import Running
 from ..core.evict import POLICIES
 from ..core.outcome import commands_of
 from ..core.state import open_state
+from ..devices.kernel_cache import keep_book
 from ..devices.simulated import Cost, SimulatedDevice
 from ..events.commands import AnyCommand, Arrive, Close
 from ..events.facts import FORMAT, RunOpened
@@ -126,6 +127,7 @@ def arrive(number: int, asked: Asked) -> Arrive:
 def simulate(asked: Sequence[Asked], options: SimulateOptions) -> Counts:
     """Run the whole trace; the tape is closed and sealed when this returns."""
     opened = opened_for(options, asked)
+    keep_book()
     state, device = open_state(opened), SimulatedDevice(COST)
     recorder: NoTape | TapeRecorder = NoTape()
     if options.tape is not None:

@@ -6,6 +6,7 @@ from typing import cast
 from ..core.apply import apply
 from ..core.check import check
 from ..core.state import State, open_state
+from ..devices.kernel_cache import keep_book
 from ..events.chain import FACT
 from ..events.commands import AnyCommand
 from ..events.facts import AnyFact, RunOpened
@@ -29,6 +30,7 @@ class _Folding:
             return
         try:
             if isinstance(record, RunOpened):
+                keep_book()
                 self.state = open_state(record)
             assert self.state is not None, "a fact comes before its run is opened"
             if row.step != self._step and row.step % EVERY == 0:

@@ -6,6 +6,7 @@ from ..core.apply import apply
 from ..core.lookups import Lookup
 from ..core.misses import Misses
 from ..core.state import open_state
+from ..devices.kernel_cache import keep_book
 from ..events.facts import RunOpened
 from ..events.ids import StreamId
 from ..events.reader import Step
@@ -25,6 +26,7 @@ def lookups_of(
 
     Raises BrokenRun.
     """
+    keep_book()
     state, misses = open_state(opened), Misses(opened)
     found: dict[StreamId, Lookup] = {}
     for step in steps:

@@ -7,6 +7,7 @@ import numpy as np
 from ..core.apply import apply
 from ..core.state import Stream, open_state
 from ..core.steps import window_rows
+from ..devices.kernel_cache import keep_book
 from ..events import facts as f
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import StreamId
@@ -20,6 +21,7 @@ class Writers:
     """seqs [pages, page_rows] int64: the fact that wrote a row last, -1 for none."""
 
     def __init__(self, opened: RunOpened) -> None:
+        keep_book()
         self.state = open_state(opened, leader=False)
         self.seqs = np.full((opened.pages, opened.rules.page_rows), UNWRITTEN, np.int64)
 

@@ -3,17 +3,22 @@
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from kvtape.core.evict import LRU, ODDS, POLICIES, SEEDS, Order, order_of
+from kvtape.core.evict import LRU, ODDS, POLICIES, SEEDS, policy_of
 from kvtape.core.families.fake import fake_rules
-from kvtape.core.odds import LEVELS
+from kvtape.core.paging import layout
+from kvtape.core.paging.odds import LEVELS
 from kvtape.core.tree import PromptTree
 from kvtape.events import facts as f
 from kvtape.events.facts import RunOpened
-from kvtape.events.ids import PageId, RequestId, StateId
+from kvtape.events.ids import NO_STATE, RequestId, StateId
 from kvtape.events.records import FamilyRules
 
+from .plain_odds import Odds
+from .plain_tree import Order
 from .rig import Rig, arrive, opened_with
 
 
@@ -34,31 +39,33 @@ def opened_under(
 
 def test_every_order_has_its_number_and_no_other_is_one() -> None:
     assert POLICIES == {"seeds": 0, "lru": 1, "odds": 3}
-    assert order_of(opened_under(SEEDS)) is None
+    assert policy_of(opened_under(SEEDS)) == SEEDS
     with pytest.raises(AssertionError, match="evict 2"):
-        order_of(opened_under(2))
+        policy_of(opened_under(2))
 
 
 def least(
-    places: dict[StateId, tuple[int, int]], order: Order, may_go: Callable[[StateId], bool]
+    places: dict[StateId, tuple[int, int]],
+    worth: Callable[[int, int], int],
+    may_go: Callable[[StateId], bool],
 ) -> StateId | None:
     """Who should go, by the definition: the oldest of each level, of them the least worth."""
     oldest: dict[int, tuple[int, StateId]] = {}
     for state, (level, used) in places.items():
         if may_go(state):
             oldest[level] = min(oldest.get(level, (used, state)), (used, state))
-    worth = {
-        (order.odds.worth(level, order.clock - used) if order.odds else 0, used, state): state
-        for level, (used, state) in oldest.items()
-    }
+    worth = {(worth(level, used), used, state): state for level, (used, state) in oldest.items()}
     return worth[min(worth)] if worth else None
 
 
 @pytest.mark.parametrize("policy", [LRU, ODDS])
 def test_the_weakest_is_the_least_worth_of_the_oldest_of_each_level(policy: int) -> None:
     rng = random.Random(policy)
-    order = order_of(opened_under(policy))
-    assert order is not None
+    order = Order(Odds(30) if policy == ODDS else None)
+
+    def worth(level: int, used: int) -> int:
+        return order.odds.worth(level, order.clock - used) if order.odds else 0
+
     held: dict[StateId, tuple[int, int]] = {}
     for _ in range(3000):
         order.tick()
@@ -71,7 +78,7 @@ def test_the_weakest_is_the_least_worth_of_the_oldest_of_each_level(policy: int)
             held.pop(state, None)
         barred = {StateId(rng.randrange(40)) for _ in range(5)}
         found = order.weakest(spares(barred))
-        assert found == least(held, order, spares(barred))
+        assert found == least(held, worth, spares(barred))
 
 
 def spares(barred: set[StateId]) -> Callable[[StateId], bool]:
@@ -79,14 +86,15 @@ def spares(barred: set[StateId]) -> Callable[[StateId], bool]:
     return lambda one: one not in barred
 
 
-def leaves(tree: PromptTree) -> dict[StateId, tuple[int, int]]:
-    """Every state that no other extends, with its level and when it was last used."""
-    found = {}
-    for state, _ in tree.paths():
-        node = tree._end[state]
-        if not node.kids:
-            found[state] = (node.part.level if node.part else 0, node.used)
-    return found
+def first_to_go(tree: PromptTree, leases: NDArray[np.int32], hit: StateId) -> StateId | None:
+    """By the definition: of states that no other extends and that may go, as `least` has them."""
+    m, held = tree._m, dict[StateId, tuple[int, int]]()
+    for state, pages in tree.paths():
+        record = tree._states[state]
+        node = m[record + layout.END]
+        if not (tree.moved_past(state) or leases[pages[-1]] or m[record + layout.STAYS]):
+            held[state] = int(m[node + layout.LEVEL]), int(m[node + layout.USED])
+    return least(held, tree.worth, lambda one: one != hit)
 
 
 @pytest.mark.parametrize("policy", [LRU, ODDS])
@@ -96,11 +104,11 @@ def test_the_machine_gives_up_what_the_definition_says(
 ) -> None:
     weakest, chosen = PromptTree.weakest, []
 
-    def watched(tree: PromptTree, may_go: Callable[[StateId, PageId], bool]) -> StateId | None:
-        goes = weakest(tree, may_go)
-        assert tree.order is not None
-        found = least(leaves(tree), tree.order, lambda one: may_go(one, tree._end[one].page))
-        assert goes == found is not None
+    def watched(
+        tree: PromptTree, leases: NDArray[np.int32], hit: StateId = NO_STATE
+    ) -> StateId | None:
+        goes = weakest(tree, leases, hit)
+        assert goes == first_to_go(tree, leases, hit) is not None
         chosen.append(goes)
         return goes
 

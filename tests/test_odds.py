@@ -1,26 +1,18 @@
 """What a run learns of prefixes that come back: chances, ages, what is worth keeping, memory."""
 
 import math
+import random
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
 
-from kvtape.core.odds import (
-    AGES,
-    CHANCES,
-    LATEST,
-    LEVELS,
-    MANY,
-    MIDDLE,
-    ONE,
-    POOLS,
-    Memory,
-    Odds,
-    age_of,
-    chance,
-    worths,
-)
+from kvtape.core.paging import layout
+from kvtape.core.paging import odds as compiled
+from kvtape.core.paging.odds import AGES, CHANCES, LATEST, LEVELS, MANY, MIDDLE, ONE, POOLS, RETURNS
+from kvtape.core.paging.words import begin
+
+from .plain_odds import Memory, Odds, age_of, chance, worths
 
 
 def test_a_chance_is_the_logistic_of_its_log_odds() -> None:
@@ -56,6 +48,23 @@ def test_what_is_worth_keeping_is_the_best_return_for_the_time() -> None:
                 best = max(best, likely * (back[to] - back[at]) / held)
             assert abs(found[level][at] - best * 2**48) <= best * 2**48 / 2**12 + 1
         assert found[level][-1] == 0
+
+
+@pytest.mark.parametrize("most", [1, 40, RETURNS // 60])
+def test_compiled_worths_chances_and_ages_are_the_plain_ones(most: int) -> None:
+    rng, m = random.Random(most), begin(1, 0, 10, layout.ODDS_POLICY)
+    for gaps in ([0] * len(AGES), [rng.randrange(most + 1) for _ in AGES]):
+        m[compiled.GAPS : compiled.WORTHS] = gaps
+        compiled.look(m)
+        found = m[compiled.WORTHS : compiled.HEAD].tolist()
+        assert found == [worth for level in worths(gaps) for worth in level]
+    for _ in range(500):
+        number = rng.randrange(-(2**25), 2**25) >> rng.randrange(24)
+        assert compiled.chance(number) == chance(number)
+        assert compiled.age_of(number) == age_of(number)
+        over, under = rng.randrange(2**37), rng.randrange(1, 2**53)
+        if over >> 9 < under:
+            assert compiled.shifted(over, under) == (over << 48) // under
 
 
 def test_of_equal_age_the_likelier_is_worth_more() -> None:

@@ -1,41 +1,27 @@
-"""How likely a kept prefix comes back, and when: learned from those that did. Integers only.
-
-What is known of a part of a prompt when it comes: the conversation's turn, how much the prompt adds
-to what was there, how often the part had come back before. Each has a weight in log-odds, and a
-part's odds are their sum; when it has had its time, the weights move towards what became of it.
-When parts come back is one histogram for all. From both follows what it is worth to keep a part of
-some odds and age on: the chance that it comes back within a time, over the time that it would stay
-until then, for the best such time.
-"""
+"""What odds of prefixes mean, plainly: the compiled ones of the prompt tree are held to these."""
 
 from collections import OrderedDict, deque
 from itertools import accumulate
 from typing import NamedTuple
 
-ONE = 2**20  # of log-odds
-HALF = ONE // 2  # from one level to the next
-CHANCES = (  # of the levels' log-odds, -6 to 6, of 2^16
-    162, 267, 439, 720, 1179, 1921, 3108, 4971, 7812, 11955, 17625, 24743, 32768,
-    40793, 47911, 53581, 57724, 60565, 62428, 63615, 64357, 64816, 65097, 65269, 65374,
-)  # fmt: skip
-LEVELS, MIDDLE = len(CHANCES), len(CHANCES) // 2
-
-# Where weights begin, in quarters of log-odds: what many conversations have in common.
-BY_TURN = (-1, -2, -1, -1, 1, 1, 1)  # first prompt, second, ...; the last stands for all after it
-BY_ADDED = (3, 3, 3, 1, -1, -1, 0, -2, -4)  # pages, by powers of two: 0, 1, 2 to 3, 4 to 7, ...
-BY_USES = (-1, 1, 1, 1, 2)  # how often it had come back
-MANY = len(BY_USES) - 1
-
-RATE = 5_243  # of a weight's way towards an outcome, of 2^20
-POOLS = 4  # a part has its time until so many times the pool's pages came after it
-KNOWN_PAGES = 2  # a prompt goes on with a conversation if it repeats as many pages; one is anyone's
-
-# Ages by fourths of a power of two, exact below 4. Before anything came back, any such fourth of an
-# age between the two is as likely as another.
-AGES = tuple(range(4)) + tuple((4 + at % 4) << (at // 4) for at in range(56))
-FIRST_AGE, LAST_AGE, BEGUN = 12, 48, 2
-LATEST = 1024  # ticks from one look at what came back to the next
-MOST = 2**20  # returns in the histogram, then all its counts are halved
+from kvtape.core.paging.odds import (
+    ADDED,
+    AGES,
+    BEGUN,
+    CHANCES,
+    FIRST_AGE,
+    HALF,
+    LAST_AGE,
+    LATEST,
+    LEVELS,
+    MIDDLE,
+    ONE,
+    POOLS,
+    RATE,
+    RETURNS,
+    TURNS,
+    USES,
+)
 
 
 class Part:
@@ -64,7 +50,7 @@ class Odds:
     """What a run has learned of prefixes that come back. pages: of its pool."""
 
     def __init__(self, pages: int) -> None:
-        self._weights = [quarters * (ONE // 4) for quarters in BY_TURN + BY_ADDED + BY_USES]
+        self._weights = [quarters * (ONE // 4) for quarters in TURNS + ADDED + USES]
         self._most = POOLS * pages
         self._came = 0  # pages to the pool
         self._parts: deque[Part] = deque()  # that have their time
@@ -78,7 +64,7 @@ class Odds:
         """Time goes on: now and then what came back is looked at anew."""
         self._ticks += 1
         if self._ticks % LATEST == 0:
-            if sum(self._gaps) > MOST:
+            if sum(self._gaps) > RETURNS:
                 self._gaps = [count // 2 for count in self._gaps]
             self._worth = worths(self._gaps)
 
@@ -92,9 +78,9 @@ class Odds:
         uses: how often they came back, at most MANY.
         """
         told = (
-            min(turn, len(BY_TURN) - 1),
-            len(BY_TURN) + min(added.bit_length(), len(BY_ADDED) - 1),
-            len(BY_TURN) + len(BY_ADDED) + uses,
+            min(turn, len(TURNS) - 1),
+            len(TURNS) + min(added.bit_length(), len(ADDED) - 1),
+            len(TURNS) + len(ADDED) + uses,
         )
         level = MIDDLE + (self._sum(told) + HALF // 2) // HALF
         part = Part(clock, self._came, uses, told, max(0, min(LEVELS - 1, level)))
