@@ -18,6 +18,7 @@ from kvtape.core.kernels import registry
 from kvtape.core.kernels.cuda import (
     conv,
     kda,
+    latent_groups,
     latent_split,
     norm,
     route,
@@ -141,6 +142,12 @@ def check_sites() -> None:
     for name, one in (("mix_streams", cuda_mixers.mixed), ("read_site", cuda_mixers.opened)):
         found = [one(rng, int(rng.integers(1, 4)), *shapes[k % 6]) for k in range(CASES)]
         tell(f"bits {name}: {sum(found)} of {CASES}")
+
+
+PARTS = (
+    (latent_groups, "group_score_kernel"), (latent_split, "weigh_latents"),
+    (latent_groups, "group_sums_kernel"),
+)  # fmt: skip
 
 
 class Nothing:
@@ -271,11 +278,11 @@ def sparse_lines(rows: int, lanes: int, context: int) -> Iterator[Line]:
         )
         what, repeats = f"attention, context {context}, band {band}", 1 if rows > 256 else 4
         yield what, floor, timed([attend] * repeats)
-        for part in ("score_kernel", "weigh_latents", "sums_kernel") if rows >= 32 else ():
-            usual = getattr(latent_split, part)
-            setattr(latent_split, part, Nothing())
+        for module, part in PARTS if rows >= 32 else ():
+            usual = getattr(module, part)
+            setattr(module, part, Nothing())
             yield f"  without {part}", 1, timed([attend] * repeats)
-            setattr(latent_split, part, usual)
+            setattr(module, part, usual)
     qi, ei = bytes_as(i16, rows, 32 * 128), exponents(rows, 32)
     weights, keys = (floats(rows, 32), 0, f32(0.01)), bytes_as(i16, pages, PAGE // KPOOL, 128)
     band = min(rows, 64)

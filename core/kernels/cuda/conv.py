@@ -13,7 +13,7 @@ from .twins import twin
 i64 = np.int64
 THREADS = 128
 STRETCH = 16  # rows of a run that one thread makes
-AT_ONCE = 4  # of them, whose loads stand together
+AT_ONCE = 4  # of them, whose loads stand together where runs are long
 SERIAL = 8  # rows of a run, on average, up to which the same launch keeps them
 
 
@@ -30,8 +30,8 @@ def keep_raw(raw, column, ring, lane, row0, position0, rows, c):
 
 
 @cache
-def conv_kernel(many):
-    """The kernel for so many taps."""
+def conv_kernel(many, at_once):
+    """The kernel for so many taps; at_once: rows whose loads stand together."""
     before = many - 1
 
     def conv_values(raw, column0, taps, ring, runs, y, c0, c1, keeps):
@@ -63,10 +63,10 @@ def conv_kernel(many):
                     window[j] = ring[lane, slot, c]
             row, end = start, min(start + STRETCH, rows)
             while row < end:
-                ahead = cuda.local.array(AT_ONCE, types.float32)
-                for i in range(AT_ONCE):
+                ahead = cuda.local.array(at_once, types.float32)
+                for i in range(at_once):
                     ahead[i] = raw[row0 + min(row + i, end - 1), column]
-                for i in range(AT_ONCE):
+                for i in range(at_once):
                     window[before] = ahead[i]
                     total = ZERO
                     for j in range(many):
@@ -75,12 +75,12 @@ def conv_kernel(many):
                         y[row0 + row + i, c] = silu(total)
                     for j in range(before):
                         window[j] = window[j + 1]
-                row += AT_ONCE
+                row += at_once
             start += step
         if keeps:
             keep_raw(raw, column, ring, lane, row0, position0, rows, c)
 
-    conv_values.__name__ += f"_{many}"
+    conv_values.__name__ += f"_{many}_{at_once}"
     return kernel(conv_values)
 
 
@@ -99,8 +99,8 @@ def conv_rows(stream, raw, column0, taps, ring, runs, y, c0, c1):
     width, many = threads(THREADS), runs.shape[0]
     if not many or c1 <= c0:
         return
-    channels, convolve = -(-(c1 - c0) // width), conv_kernel(taps.shape[1])
-    each = -(-raw.shape[0] // many)
+    channels, each = -(-(c1 - c0) // width), -(-raw.shape[0] // many)
+    convolve = conv_kernel(taps.shape[1], 1 if each <= SERIAL else AT_ONCE)
     if each <= SERIAL:
         grid = (channels, many, 1)
         convolve[grid, width, stream](raw, column0, taps, ring, runs, y, c0, c1, True)

@@ -102,11 +102,11 @@ def top_of_row(value):
 
 @kernel
 def list_latents(
-    positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, first
+    positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, saw, first
 ):  # fmt: skip
     """places [., 32 tiles]: where rows lie that row first + blockIdx.y sees; d [., heads]: zeros.
 
-    Whole tiles are listed: what a row does not see is its last row again.
+    Whole tiles are listed: what a row does not see is its last row again. saw [.]: how many rows.
     """
     at, j, row = cuda.blockIdx.y, i64(cuda.grid(1)), first + cuda.blockIdx.y
     position, count, table = positions[row], counts[row], tables[lanes[row]]
@@ -118,27 +118,32 @@ def list_latents(
         places[at * tiles * WARP + j] = i32(place)
     if j < d.shape[1]:
         d[at, j] = 0
+    if j == 0:
+        saw[at] = i32(seen)
+
+
+@device
+def fetch_rows(
+    room, to, at_hand, latent, places, listed, tile, parts, last, side, words, line
+):  # fmt: skip
+    """Start the copies of a tile, whose places are at hand, and of the next one's places."""
+    me, c, step, chunks = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x, words // 4
+    while c < WARP * chunks and tile < last:
+        j, inside = c // chunks, c % chunks * 4
+        source = i64(at_hand[side * WARP + j]) * words + inside
+        copy_four(room, to + j * line + inside, latent, source)
+        c += step
+    if me < WARP and tile + parts < last:
+        where = listed + (tile + parts) * WARP + me
+        copy_one(at_hand, (1 - side) * WARP + me, places, where)
+    copies_end()
 
 
 @cache
 def score_kernel(width):
     """The kernel for rows of so many values, a multiple of 32."""
     steps, words, line = width // 32, width // 2, width // 2 + 16
-    chunks, held = words // 4, 4 * (width // 32)
-
-    @device
-    def fetch_tile(room, at_hand, latent, places, listed, tile, parts, last, side):
-        """Start the copies of a tile, whose places are at hand, and of the next one's places."""
-        me, c, step = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-        while c < WARP * chunks and tile < last:
-            j, inside = c // chunks, c % chunks * 4
-            source = i64(at_hand[side * WARP + j]) * words + inside
-            copy_four(room, (side * WARP + j) * line + inside, latent, source)
-            c += step
-        if me < WARP and tile + parts < last:
-            where = listed + (tile + parts) * WARP + me
-            copy_one(at_hand, (1 - side) * WARP + me, places, where)
-        copies_end()
+    held = 4 * (width // 32)
 
     def score_latents(
         q, eq, positions, latent, exponent, kpool, counts, scale, places, scores, tiles, tops,
@@ -161,7 +166,7 @@ def score_kernel(width):
         if me < WARP and tile < last:
             at_hand[me] = places[listed + tile * WARP + me]
         cuda.syncthreads()
-        fetch_tile(room, at_hand, latent, places, listed, tile, parts, last, 0)
+        fetch_rows(room, 0, at_hand, latent, places, listed, tile, parts, last, 0, words, line)
         head, other = min(HEADS * block + g, heads - 1), min(HEADS * block + g + 8, heads - 1)
         high, low = cuda.local.array(held, types.int32), cuda.local.array(held, types.int32)
         here, there = (row * heads + head) * words, (row * heads + other) * words
@@ -173,7 +178,11 @@ def score_kernel(width):
         while tile < last:
             copies_done(0)
             cuda.syncthreads()
-            fetch_tile(room, at_hand, latent, places, listed, tile + parts, parts, last, 1 - side)
+            other_side = (1 - side) * WARP * line
+            fetch_rows(
+                room, other_side, at_hand, latent, places, listed, tile + parts, parts, last,
+                1 - side, words, line,
+            )  # fmt: skip
             sums = cuda.local.array(ALL_SUMS, types.int32)
             rows_high = cuda.local.array(8, types.int32)
             rows_low = cuda.local.array(8, types.int32)

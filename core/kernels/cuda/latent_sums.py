@@ -43,23 +43,21 @@ ROOM, SHARES, PLACES = STAGES * WARP * LINE, STAGES * BLOCKS * BYTES, 4 * WARP
 
 
 @device
-def total_of(sums, at):
-    """A weighted sum, from its four parts."""
-    low = i64(sums[at]) + (i64(sums[at + 4]) << i64(8))
-    return low + (i64(sums[at + 8]) << i64(16)) + (i64(sums[at + 12]) << i64(24))
+def total_of(sums, at, apart):
+    """A weighted sum, from its four parts, so far apart."""
+    low = i64(sums[at]) + (i64(sums[at + apart]) << i64(8))
+    return low + (i64(sums[at + 2 * apart]) << i64(16)) + (i64(sums[at + 3 * apart]) << i64(24))
 
 
 @device
-def put_product(
-    sums, m, c, at, part, parts, row, head, heads, column, width, d, power, n, out
-):  # fmt: skip
-    """Four sums of a product go to their part's place, or if there is one part, divided, to out."""
+def put_product(sums, m, c, at, part, parts, row, head, heads, column, width, n, out):
+    """Four sums of a product go to their part's place, or if there is one part, rounded, to out."""
     for k in range(4):
-        total, one = total_of(sums, (4 * m + c) * SUMS + k), head + HEADS * m + 8 * (k >> 1)
+        total, one = total_of(sums, (4 * m + c) * SUMS + k, 4), head + HEADS * m + 8 * (k >> 1)
         here = one * width + column + 8 * c + (k & 1)
         if one < heads:
             if parts == 1:
-                out[row, here] = mul(div(rn(total), rn(d[at, one])), power)
+                out[row, here] = rn(total)
             else:
                 n[(at * parts + part) * heads * width + here] = total
 
@@ -94,8 +92,7 @@ def sums_kernel(width):
         copies_end()
 
     def sum_latents(
-        positions, latent, exponent, kpool, counts, places, scores, tiles, heads, d, parts, n, out,
-        first,
+        positions, latent, kpool, counts, places, scores, tiles, heads, parts, n, out, first
     ):  # fmt: skip
         """Columns from 128 blockIdx.x on; row first + blockIdx.z // parts, tiles of a part."""
         room = cuda.shared.array(ROOM, types.int32)
@@ -166,7 +163,7 @@ def sums_kernel(width):
             place = (place + 1) & 3
         if working:
             head, column = HEADS * block + (lane >> 2), 2 * (column0 + 16 * quarter + (lane & 3))
-            to = (at, part, parts, row, head, heads, column, width, d, pow2(exponent), n, out)
+            to = (at, part, parts, row, head, heads, column, width, n, out)
             # One by one: sums stand in registers, which have no numbers when the code runs.
             put_product(sums, 0, 0, *to)
             put_product(sums, 0, 1, *to)
@@ -183,14 +180,15 @@ def sums_kernel(width):
 
 @kernel
 def close_latents(n, parts, heads, width, d, exponent, out, first):
-    """Head blockIdx.x of row first + blockIdx.y: its parts' sums added, and divided."""
+    """Head blockIdx.x of row first + blockIdx.y: its parts' sums added and rounded, and divided."""
     head, at, row = cuda.blockIdx.x, cuda.blockIdx.y, first + cuda.blockIdx.y
     below, power = rn(d[at, head]), pow2(exponent)
     for c in range(cuda.threadIdx.x, width, cuda.blockDim.x):
-        total = i64(0)
-        for first_part in range(0, parts, AT_ONCE):
+        share, total = out[row, head * width + c], i64(0)
+        for first_part in range(0, parts if parts > 1 else 0, AT_ONCE):
             for k in range(AT_ONCE):  # whose loads do not wait for one another
                 part = min(first_part + k, parts - 1)
                 value = n[((at * parts + part) * heads + head) * width + c]
                 total += value if first_part + k < parts else i64(0)
-        out[row, head * width + c] = mul(div(rn(total), below), power)
+        share = rn(total) if parts > 1 else share
+        out[row, head * width + c] = mul(div(share, below), power)

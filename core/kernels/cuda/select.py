@@ -17,6 +17,7 @@ from .twins import twin
 i32, i64 = np.int32, np.int64
 THREADS, WIDE = 256, 1024
 BLOCKS, TILES = 512, 2048  # along the pools of a row, at most
+AT_ONCE = 8  # keys of a thread
 ROOM = WARP // 8 * SUMS
 
 sums_of_rows = row_sums(WARP // 8)
@@ -84,6 +85,13 @@ def score_tiles(
 
 
 @device
+def take_keys(keys, row, pools, start, mine):
+    """Some keys of a thread, a block apart, whose loads do not wait for one another."""
+    for k in range(AT_ONCE):
+        mine[k] = keys[row, min(start + k * cuda.blockDim.x, pools - 1)]
+
+
+@device
 def count_digits(keys, row, pools, shift, upper, bins):
     """bins [BINS] shared: how many keys have each digit, of those with `upper` above it."""
     for i in range(cuda.threadIdx.x, BINS, cuda.blockDim.x):
@@ -91,12 +99,15 @@ def count_digits(keys, row, pools, shift, upper, bins):
     cuda.syncthreads()
     above = i32(SHIFTS[0] if shift == SHIFTS[1] else SHIFTS[1])
     mask = i32((1 << (above - shift)) - 1)
-    for i in range(cuda.threadIdx.x, pools, cuda.blockDim.x):
-        key = keys[row, i]
-        if shift == SHIFTS[0]:
-            cuda.atomic.add(bins, (key >> i32(SHIFTS[0])) + BINS // 2, 1)
-        elif i32(key >> above) == upper:
-            cuda.atomic.add(bins, i32(i32(key >> i32(shift)) & mask), 1)
+    mine = cuda.local.array(AT_ONCE, types.int32)
+    for start in range(cuda.threadIdx.x, pools, AT_ONCE * cuda.blockDim.x):
+        take_keys(keys, row, pools, start, mine)
+        for k in range(AT_ONCE):
+            key, there = mine[k], start + k * cuda.blockDim.x < pools
+            if there and shift == SHIFTS[0]:
+                cuda.atomic.add(bins, (key >> i32(SHIFTS[0])) + BINS // 2, 1)
+            elif there and i32(key >> above) == upper:
+                cuda.atomic.add(bins, i32(i32(key >> i32(shift)) & mask), 1)
     cuda.syncthreads()
 
 
@@ -150,9 +161,10 @@ def keep_best_block(keys, positions, kpool, most, picked, counts, first):
             least = i32(i32(least << i32(10)) | digit)
         cuda.syncthreads()
     count, equals = i64(0), i64(0)
+    coming = keys[at, min(me, pools - 1)]
     for start in range(0, pools, step):
-        pool = start + me
-        key = keys[at, pool] if pool < pools else LOWEST
+        pool, key = start + me, coming
+        coming = keys[at, min(pool + step, pools - 1)]  # asked for while others are ranked
         same = pool < pools and key == least
         rank = block_rank(same, room)
         kept = (pool < pools and key > least) or (same and equals + rank[0] < left)
