@@ -67,14 +67,14 @@ def wide_launches() -> None:
     out = np.zeros(64, np.float32)
     given = (words, bytes_, bytes_, bytes_, 16, 1, 0, 1, out, 16, 0, True)
     for bucket in linear.BUCKETS:
-        linear.gated_kernel(bucket)[1, 64, 0](*given[:6], 1, out, 16, 0)
+        linear.gated_kernel(bucket)[1, 64, 0](*given[:6], 1, out, 16, 0, np.float32(10))
         for parts, side in linear.SHAPES[bucket]:
             linear.linear_kernel(bucket, side, parts << side)[1, 32 * parts, 0](*given)
     linear.linear_kernel(linear.BUCKETS[0], 0, linear.MOST_PARTS)[1, 32, 0](*given)
     tall = (words, bytes_, bytes_, bytes_, 16, 32)
     for most in linear_tiles.ROWS if tiles.warpgroups() else linear_tiles.ROWS[:-1]:
         linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True)
-        linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0)
+        linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0, np.float32(10))
         linear_tiles.heads_tiles(0, min(most, 96), *tall, 1, 1, out, 16, 0)
     many: Any = experts_tiles
     many.expert_up_tiles(0, *tall[:5], ids, ids, ids, 8, 1, np.float32(10), out, 16, 0)

@@ -9,6 +9,7 @@ from kvtape.core.kernels import meaning, registry
 from kvtape.core.kernels.cuda import experts, linear, linear_tiles, planes
 
 Array = Any
+NO_LIMIT = np.float32(np.inf)
 
 
 def packed(weights: Array) -> Array:
@@ -29,6 +30,12 @@ def digits(rng: np.random.Generator, *shape: int) -> Array:
     return rng.integers(-32639, 32640, shape, np.int16)
 
 
+def united(both: Array, limit: np.float32 = NO_LIMIT) -> Array:
+    """The gated unit of gates and ups side by side."""
+    half = both.shape[1] // 2
+    return meaning.silu(np.minimum(both[:, :half], limit)) * np.clip(both[:, half:], -limit, limit)
+
+
 def gated(rng: np.random.Generator, rows: int) -> bool:
     """Whether gate, up and their unit in one launch are those one after another."""
     inputs, blocks = 96, 2
@@ -39,12 +46,14 @@ def gated(rng: np.random.Generator, rows: int) -> bool:
     )
     stride, column0 = 16 * blocks + 9, 5
     h = cuda.to_device(np.full(rows * stride, 3, np.float32))
-    linear.gated(0, words, on_x, w, on_w, inputs // 2, rows, blocks, h, stride, column0)
-    both = mapped(x, ex, weights, ew)
+    both, equal = mapped(x, ex, weights, ew), True
     want = np.full((rows, stride), 3, np.float32)
-    unit = meaning.silu(both[:, : 16 * blocks]) * both[:, 16 * blocks :]
-    want[:, column0 : column0 + 16 * blocks] = unit
-    return registry.same_bits(want, h.copy_to_host().reshape(want.shape))
+    for limits in ((), (np.float32(np.median(abs(both))),)):
+        to = (h, stride, column0, *limits)
+        linear.gated(0, words, on_x, w, on_w, inputs // 2, rows, blocks, *to)
+        want[:, column0 : column0 + 16 * blocks] = united(both, *limits)
+        equal = equal and registry.same_bits(want, h.copy_to_host().reshape(want.shape))
+    return equal
 
 
 def beside(rng: np.random.Generator, rows: int, side: int) -> bool:
@@ -80,11 +89,11 @@ def tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, inputs: 
     h = cuda.to_device(before.reshape(-1))
     to = (words, on_x, w, on_w, inputs // 2, rows)
     linear_tiles.linear_tiles(0, most, *to, 1, blocks, y, stride, column0, True)
-    linear_tiles.gated_tiles(0, most, *to, blocks, h, stride, column0)
     both, unit = mapped(x, ex, weights, ew), before.copy()
+    limit = np.float32(np.median(abs(both)))
+    linear_tiles.gated_tiles(0, most, *to, blocks, h, stride, column0, limit)
     before[:, column0 + 16 : column0 + outputs] += both[:, 16:outputs]
-    made = meaning.silu(both[:, :outputs]) * both[:, outputs:]
-    unit[:, column0 : column0 + outputs] = made
+    unit[:, column0 : column0 + outputs] = united(both, limit)
     return all(
         registry.same_bits(want, have.copy_to_host().reshape(want.shape))
         for want, have in ((before, y), (unit, h))

@@ -11,9 +11,11 @@ from itertools import groupby
 from ...core.glm_ops import Rows
 from ...core.kernels.cuda.clamped import clamped_rows
 from ...core.kernels.cuda.glm_rows import add_rows, q16_each, q16_heads, q16_slots
+from ...core.kernels.cuda.linear import gated as gated_maps
 from ...core.kernels.cuda.linear import linear
 from ...core.kernels.cuda.linear_heads import linear_heads
 from ...core.kernels.cuda.norm import rmsnorm_q16, rmsnorm_rows
+from ...core.kernels.cuda.planes import INPUTS
 from ...core.kernels.cuda.quantise import q16_rows
 from ...core.kernels.cuda.streams import hc_mean, hc_read, hc_weights, hc_write
 from ...core.kernels.glm_memory import GlmParty
@@ -172,15 +174,32 @@ def gated(here: Here, words: Words) -> list[Launch]:
     codes, exponents_at, width, weight, _, columns, h, stride, column = words[:9]
     placed, rows = here.memory.matrices[weight], here.rows
     pairs, exponents = here.pairs(codes, exponents_at, width)
-    both = here.memory.arrays["both"][: rows * 2 * columns]
+    both, limit = here.memory.arrays["both"][: rows * 2 * columns], here.party.limit
     if not columns:
         return []
+    if width % INPUTS == 0:
+        return [
+            partial(
+                gated_maps,
+                here.stream,
+                pairs,
+                exponents,
+                placed.planes,
+                placed.exponents,
+                width // 2,
+                rows,
+                columns // BLOCK,
+                here.after(h),
+                stride,
+                column,
+                limit,
+            )
+        ]
     maps = partial(
         linear, here.stream, pairs, exponents, placed.planes, placed.exponents, width // 2, rows,
         0, 2 * columns // BLOCK, both, 2 * columns, 0, False,
     )  # fmt: skip
     halves, out = both.reshape(rows, 2 * columns), here.floats(h, stride)
-    limit = here.party.limit
     return [maps, partial(clamped_rows, here.stream, halves, columns, limit, out, column, 0, rows)]
 
 

@@ -16,7 +16,7 @@ from ...core.kernels.cuda.attend import attend_rows
 from ...core.kernels.cuda.digest import add_digests
 from ...core.kernels.cuda.embed import gather_rows
 from ...core.kernels.cuda.glu import glu_rows
-from ...core.kernels.cuda.linear import BUCKETS, gated, linear
+from ...core.kernels.cuda.linear import gated, linear
 from ...core.kernels.cuda.norm import rmsnorm_q16
 from ...core.kernels.cuda.planes import INPUTS
 from ...core.kernels.cuda.poisoned import note_poisoned
@@ -135,17 +135,25 @@ class Lowering:
     def gated(self, words: Words, rows: int) -> list[Launch]:
         """GATED: width, weight, exponents, columns, own, h, h stride, h column."""
         width, weight, _, columns, own, h, stride, column = words[:8]
-        placed, floats, most = self.memory.matrices[weight], self.memory.floats, BUCKETS[-1]
+        placed, floats = self.memory.matrices[weight], self.memory.floats
         pairs, exponents = self._pairs(width, rows)
         if width % INPUTS == 0:
             return [
                 partial(
-                    gated, self._stream, pairs[at * width // 2 :], exponents[at:], placed.planes,
-                    placed.exponents, width // 2, min(most, rows - at), columns // BLOCK,
-                    floats[h + at * stride :], stride, column,
+                    gated,
+                    self._stream,
+                    pairs,
+                    exponents,
+                    placed.planes,
+                    placed.exponents,
+                    width // 2,
+                    rows,
+                    columns // BLOCK,
+                    floats[h:],
+                    stride,
+                    column,
                 )
-                for at in range(0, rows, most)
-            ]  # fmt: skip
+            ]
         both = partial(
             linear, self._stream, pairs, exponents, placed.planes, placed.exponents, width // 2,
             rows, 0, 2 * columns // BLOCK, floats[own:], 2 * columns, 0, False,

@@ -2,8 +2,8 @@
 
 A block of threads makes 16 outputs: its warps share the inputs out among them and meet in shared
 memory, where their int64 sums are added, rounded once and scaled. So weights are read once for up
-to 64 rows, in one stream, and no two blocks meet. More rows go in tiles (linear_tiles.py). Inputs
-that are not whole tiles of 32 take the plain route, a thread an output.
+to 32 rows, in one stream, and no two blocks meet. More rows go in tiles (linear_tiles.py), or 32 at
+a time. Inputs that are not whole tiles of 32 take the plain route, a thread an output.
 """
 
 from functools import cache
@@ -13,7 +13,8 @@ from numba import cuda
 from numba.core import types
 
 from .. import pack
-from ..scalars import ZERO, add, mul, pow2, rn, silu
+from ..scalars import INF, ZERO, add, mul, pow2, rn
+from .clamped import clamped_unit
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .linear_tiles import gated_tiles, linear_tiles, tile_rows
 from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
@@ -22,15 +23,15 @@ from .twins import twin
 
 i32, i64 = np.int32, np.int64
 CHIP = 132  # multiprocessors that the shapes are chosen for; bits do not depend on it
-BUCKETS = (8, 16, 32, 64)  # rows that one block of threads takes: as many mma wide as needed
-MANY = 32  # above it tiles may be faster; where they are not, rows of a block if all are too many
-# (parts of the inputs, side): what was fastest for few blocks of outputs, for some, for many, and
-# for many of few inputs. A block of threads makes 2^side blocks of outputs, by so many parts each.
+BUCKETS = (8, 16, 32)  # rows that one block of threads takes: as many mma wide as needed
+MANY = BUCKETS[-1]  # above it tiles may be faster, or rows go apart
+# (parts of the inputs, side): what was fastest for few blocks of outputs, for some and for many,
+# and for some and for many of few inputs. A block of threads makes 2^side blocks of outputs, by so
+# many parts each.
 SHAPES = {
-    8: ((16, 0), (8, 0), (2, 1), (1, 2)),
-    16: ((8, 0), (4, 1), (2, 1), (1, 2)),
-    32: ((8, 0), (4, 0), (4, 0), (1, 2)),
-    64: ((4, 0), (2, 1), (1, 2), (1, 2)),
+    8: ((16, 0), (8, 0), (2, 1), (4, 1), (1, 2)),
+    16: ((8, 0), (4, 1), (2, 1), (4, 1), (1, 2)),
+    32: ((8, 0), (4, 0), (4, 0), (4, 0), (1, 2)),
 }
 FEW, SOME, SHORT = 2 * CHIP, 8 * CHIP, 64  # blocks, blocks, tiles
 WARPS = {bucket: max(n << side for n, side in shapes) for bucket, shapes in SHAPES.items()}
@@ -107,7 +108,7 @@ def gated_kernel(bucket):
     size = bucket // 8 * SUMS
     room_size = WARPS[bucket] * size
 
-    def gated_block(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+    def gated_block(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit):
         """Warps of the lower half make the gates of a block, the others the ups."""
         room = cuda.shared.array(room_size, types.int64)
         warp, half = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 6
@@ -127,8 +128,8 @@ def gated_kernel(bucket):
             for j in range(half):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
-            made = mul(silu(scaled(gate, on_row + on_gate)), scaled(up, on_row + on_up))
-            h[(row0 + row) * stride + column0 + column] = made
+            g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+            h[(row0 + row) * stride + column0 + column] = clamped_unit(g, u, limit)
             item += cuda.blockDim.x
             on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
 
@@ -153,10 +154,10 @@ def parts_of(most, tiles):
 
 def shape_of(bucket, pairs, blocks):
     """(warps, side) of a block of threads."""
-    tiles, shapes = pairs >> 4, SHAPES[bucket]
-    parts, side = shapes[0] if blocks <= FEW else shapes[1]
-    if blocks > SOME:
-        parts, side = shapes[3] if tiles < SHORT else shapes[2]
+    tiles, which = pairs >> 4, 0
+    if blocks > FEW:
+        which = (2 if blocks > SOME else 1) + (2 if tiles < SHORT else 0)
+    parts, side = SHAPES[bucket][which]
     return parts_of(parts, tiles) << side, side
 
 
@@ -205,11 +206,11 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
         return
     given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add)
     blocks = block1 - block0
-    most = tile_rows(rows, blocks) if rows > MANY else 0
+    most = tile_rows(rows, blocks, pairs) if rows > MANY else 0
     if most:
         linear_tiles(stream, most, *given)
         return
-    bucket = bucket_of(rows) if rows <= BUCKETS[-1] else MANY
+    bucket = bucket_of(rows)
     alone = blocks * -(-rows // BUCKETS[0]) <= CHIP
     if alone:  # rows apart find room on the chip
         bucket = BUCKETS[0]
@@ -221,21 +222,23 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
     linear_kernel(bucket, side, most)[shape](*given)
 
 
-def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit=INF):
     """h = silu(gate) * up of both maps' exact products: linear twice, then glu_rows.
+
+    With a limit it is clamped_rows that follows: gates at most the limit, ups within +-limit.
 
     Of w and ew the first `blocks` blocks of 16 outputs are gates, as many after them ups; h [.]
     float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32.
     """
     assert 2 * pairs % INPUTS == 0, pairs
-    most = tile_rows(rows, 2 * blocks) if rows > MANY else 0
+    most = tile_rows(rows, 2 * blocks, pairs) if rows > MANY else 0
     if most:
-        gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
+        gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit)
         return
-    bucket = bucket_of(rows) if rows <= BUCKETS[-1] else MANY
+    bucket = bucket_of(rows)
     half = SHAPES[bucket][0 if blocks <= FEW // 2 else 1][0] // 2
     shape = ((blocks, -(-rows // bucket)), 64 * parts_of(half, pairs >> 4), stream)
-    gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0)
+    gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit)
 
 
 def place(arguments):

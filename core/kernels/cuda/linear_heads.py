@@ -13,7 +13,7 @@ from .planes import INPUTS, OUTPUTS, TILE
 from .target import device, kernel, threads
 
 i64 = np.int64
-WARPS = {8: 8, 16: 8, 32: 8, 64: 4}  # that share out the inputs of a block, by rows at most
+WARPS = {8: 8, 16: 8, 32: 8}  # that share out the inputs of a block, by rows at most
 
 
 @cache
@@ -76,7 +76,7 @@ def linear_heads(stream, xq, ex, w, ew, pairs, rows, heads, columns, y, stride, 
         )
         return
     blocks = columns // OUTPUTS
-    most = tile_rows(rows, heads * blocks, by_head=True) if rows > MANY else 0
+    most = tile_rows(rows, heads * blocks, pairs, by_head=True) if rows > MANY else 0
     if most:
         heads_tiles(stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0)
         return

@@ -6,19 +6,20 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from ..scalars import ZERO, add, mul, pow2, silu
+from ..scalars import ZERO, add, mul, pow2
+from .clamped import clamped_unit
 from .fragments import MOST_INPUTS
 from .planes import OUTPUTS, TILE
 from .target import device, kernel
-from .tiles import LINE, THREADS, WARPS, room_size, tile_sums, warpgroups
+from .tiles import LINE, STAGE_TILES, THREADS, WARPS, room_size, tile_sums, warpgroups
 
 i32 = np.int32
 ROWS = (32, 64, 96, 128)  # of a tile; the last only where registers hold it (tile_rows)
 CHIP = 132  # multiprocessors that tiles are chosen for; bits do not depend on it
-# What ways take of one another, over the same inputs: a tile on every multiprocessor, a block of
-# outputs by up to 64 rows, and one by each 32 rows where they are more.
-TILE_TAKES = {32: 26.0, 64: 37.0, 96: 49.0, 128: 65.0}
-START, FEW_TAKE, MANY_TAKE = 3.0, 0.07, 0.053
+# Microseconds: of a stage of two tiles of inputs by rows of a tile, of a tile besides, of a launch;
+# and of a stage of one block of outputs by 32 rows, where they do not go in tiles.
+STAGE_TAKES = {32: 0.4, 64: 0.575, 96: 0.77, 128: 1.02}
+TILE_TAKES, LAUNCH_TAKES, BLOCK_TAKES = 4.0, 3.0, 0.00083
 AT_ONCE = 8  # values of y that a thread asks for before it adds to them
 
 
@@ -71,7 +72,7 @@ def gated_tile_kernel(most):
     """The kernel whose tiles have at most so many rows: half of a block's outputs are gates."""
     sums = tile_sums(most)
 
-    def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0):
+    def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit):
         """Rows of tile blockIdx.x, gates and ups of the blocks of blockIdx.y."""
         room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first, half = cuda.threadIdx.x, cuda.blockIdx.x * most, WARPS // 2
@@ -90,7 +91,7 @@ def gated_tile_kernel(most):
             at = row * LINE + output
             gate = scaled_sum(room[at], on_row[row] + on_gate)
             up = scaled_sum(room[at + OUTPUTS * half], on_row[row] + on_up)
-            h[(first + row) * stride + column0 + column] = mul(silu(gate), up)
+            h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
 
     gated_tile.__name__ += f"_{most}"
     return kernel(gated_tile, 4 * room_size(most))
@@ -124,19 +125,20 @@ def heads_tile_kernel(most):
     return kernel(heads_tile, 4 * room_size(most))
 
 
-def tile_rows(rows, blocks, by_head=False):
-    """Rows of a tile for so many blocks of outputs.
+def tile_rows(rows, blocks, pairs, by_head=False):
+    """Rows of a tile for so many blocks of outputs, by what each way takes.
 
     0 where blocks that share out the inputs among their warps are faster (linear.py).
     """
-    groups = -(-blocks // WARPS)
+    groups, stages = -(-blocks // WARPS), -(-pairs // (16 * STAGE_TILES))
     known = ROWS if warpgroups() and not by_head else ROWS[:-1]
-    takes = {
-        most: START + -(-(-(-rows // most) * groups) // CHIP) * TILE_TAKES[most] for most in known
-    }
+    takes = {}
+    for most in known:
+        waves = -(-(-(-rows // most) * groups) // CHIP)
+        takes[most] = LAUNCH_TAKES + waves * (stages * STAGE_TAKES[most] + TILE_TAKES)
     best = min(takes, key=takes.__getitem__)
-    alone = FEW_TAKE * blocks if rows <= 64 else MANY_TAKE * blocks * -(-rows // 32)
-    return best if takes[best] < max(alone, 7.0) else 0
+    alone = LAUNCH_TAKES + BLOCK_TAKES * blocks * -(-rows // 32) * stages
+    return best if takes[best] < alone else 0
 
 
 def linear_tiles(stream, most, *given):

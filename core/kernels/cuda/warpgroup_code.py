@@ -145,15 +145,15 @@ def emit_group_sums(builder, most, sets, data, values, index=None):
     me = builder.zext(asm(builder, "mov.u32 $0, %tid.x;", "=r", WORD, []), WIDE)
     lane = builder.and_(me, WIDE(31))
     room = shared(builder, data[0])
-    mine = _Rows(builder, most, sets[1], me, room, data[2], pairs, rows, tiles, index)
     start = address(builder, data[1], builder.add(at, builder.mul(lane, WIDE(16))))
     weights = _Weights(builder, start, tiles, sets[0])
+    for tile in range(sets[0] - 1):  # before anybody waits for lists of rows
+        weights.take(WORD(tile), tile)
+    mine = _Rows(builder, most, sets[1], me, room, data[2], pairs, rows, tiles, index)
     kept = [[slot(builder, WORD) for _ in range(most // 2)] for _ in SUMS]
     for one in (one for sums in kept for one in sums):
         builder.store(WORD(0), one)
     mine.take(WORD(0), 0)
-    for tile in range(sets[0] - 1):
-        weights.take(WORD(tile), tile)
     mine.put(0, WORD(0))
     for later in range(1, sets[1] + 1):
         mine.take(WORD(later), later % sets[1])
