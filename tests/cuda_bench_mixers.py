@@ -18,7 +18,6 @@ from kvtape.core.kernels import registry
 from kvtape.core.kernels.cuda import (
     conv,
     kda,
-    latent_groups,
     latent_split,
     norm,
     route,
@@ -145,8 +144,7 @@ def check_sites() -> None:
 
 
 PARTS = (
-    (latent_groups, "group_score_kernel"), (latent_split, "weigh_latents"),
-    (latent_groups, "group_sums_kernel"),
+    (latent_split, "score_kernel"), (latent_split, "weigh_latents"), (latent_split, "sums_kernel"),
 )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from numba import cuda
 
 from kvtape.core.kernels import registry
-from kvtape.core.kernels.cuda import sites
+from kvtape.core.kernels.cuda import latent_split, sites
+from kvtape.core.kernels.latent_attend import head_blocks
 from kvtape.core.kernels.quantise import hard_rows
 
 Array = Any
@@ -61,9 +62,42 @@ def opened(rng: Any, rows: int, n: int, width: int) -> bool:
     return all(same(want, have) for want, have in both)
 
 
+def attended(rng: Any, rows: int, heads: int, width: int, most: int) -> bool:
+    """Whether heads over what they see of one lane's rows are dealt over a chip as they are meant.
+
+    most: pools of four that are picked; the context holds three times as many.
+    """
+    kpool, page_rows, exponent, scale = 4, 8, -10, f32(1 / 16)
+    pages = -(-(3 * most + 2) * kpool // page_rows)
+    latent = rng.integers(-32639, 32640, (pages, page_rows, width), i16)
+    q = rng.integers(-32639, 32640, (rows, heads * width), i16)
+    eq, lanes = rng.integers(-30, -16, (rows, heads), i8), np.zeros(rows, np.int64)
+    tables = rng.permutation(pages).reshape(1, -1).astype(np.int32)
+    positions = rng.integers(0, 3 * most * kpool, rows)
+    positions[0] = 3 * most * kpool
+    picked, counts = np.zeros((rows, most), np.int32), np.zeros(rows, np.int64)
+    for row, pools in enumerate((positions + 1) // kpool):
+        counts[row] = min(pools, most)
+        picked[row, : counts[row]] = np.sort(rng.permutation(pools)[:most])
+    given = (q, eq, positions, lanes, tables, latent, picked, counts)
+    *placed, chosen, many = map(cuda.to_device, given)
+    kinds = (np.int32, np.int32, np.int64, np.int64)
+    shapes = latent_split.scratch_shapes(rows, heads, width, (most + 1) * kpool)
+    scratch = tuple(
+        cuda.to_device(np.full(shape, 3, kind)) for shape, kind in zip(shapes, kinds, strict=True)
+    )
+    want = np.full((rows, heads * width), 5, f32)
+    out, rest = cuda.to_device(want), (exponent, page_rows, kpool)
+    latent_split.attend_split(0, *placed, *rest, chosen, many, scale, out, scratch, 0, rows)
+    last = rows * head_blocks(heads)
+    meaning_of("latent_attend")(*given[:6], *rest, picked, counts, scale, want, 0, last)
+    return same(want, out)
+
+
 def small(rng: Any) -> dict[str, bool]:
     """Each, as small as it can be."""
     return {
         "mix_streams": mixed(rng, 2, 4, 8) and mixed(rng, 1, 2, 140),
         "read_site": opened(rng, 2, 4, 8) and opened(rng, 1, 2, 140),
+        "attend_split": attended(rng, 1, 3, 32, 3),
     }

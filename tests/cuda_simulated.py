@@ -13,7 +13,7 @@ os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 import numpy as np
 
 from kvtape.core.kernels.cuda import twins
-from kvtape.tests import cuda_pieces
+from kvtape.tests import cuda_mixers, cuda_pieces
 
 CASES, LEAST = 3, 1  # a thread of the simulator is one of Python: small cases
 
@@ -41,6 +41,7 @@ def pieces() -> dict[str, bool]:
         "routed": cuda_pieces.routed(rng, 3, 4, 2, False),
         "routed, many rows": cuda_pieces.routed(rng, 9, 2, 2, False),
         "routed by tiles": cuda_pieces.routed(rng, 3, 3, 2, True),
+        **cuda_mixers.small(rng),
     }
 
 

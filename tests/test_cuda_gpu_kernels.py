@@ -13,7 +13,7 @@ if not cuda.is_available():
     pytest.skip("no CUDA device here", allow_module_level=True)
 
 from kvtape.core.kernels.cuda import linear, linear_tiles, planes, target, twins  # noqa: E402
-from kvtape.tests import cuda_pieces  # noqa: E402
+from kvtape.tests import cuda_mixers, cuda_pieces  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 CASES = 120
@@ -105,3 +105,19 @@ def test_tiles_are_the_map_and_its_unit(most: int, shape: tuple[int, int, int]) 
 )
 def test_grouped_experts_are_each_alone(shape: tuple[int, int, int], tiles: bool) -> None:
     assert cuda_pieces.routed(np.random.default_rng(shape[0]), *shape, tiles)
+
+
+@pytest.mark.parametrize("shape", [(4, 4096), (4, 8), (4, 1000), (2, 140), (3, 64), (1, 256)])
+def test_sites_in_one_launch_are_their_kernels_one_after_another(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(shape[1])
+    for rows in (1, 2, 5):
+        assert cuda_mixers.mixed(rng, rows, *shape)
+        assert cuda_mixers.opened(rng, rows, *shape)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 64, 512, 512), (3, 64, 512, 300), (40, 64, 512, 70), (300, 20, 96, 9), (5, 3, 32, 3)],
+)
+def test_attention_of_the_whole_chip_is_what_is_meant(shape: tuple[int, ...]) -> None:
+    assert cuda_mixers.attended(np.random.default_rng(shape[0]), *shape)

@@ -47,7 +47,18 @@ def test_a_simulated_twin_has_the_bits_of_its_meaning(name: str, simulated: Verd
 
 
 @pytest.mark.parametrize(
-    "name", ["gated", "beside", "tiled", "routed", "routed, many rows", "routed by tiles"]
+    "name",
+    [
+        "gated",
+        "beside",
+        "tiled",
+        "routed",
+        "routed, many rows",
+        "routed by tiles",
+        "mix_streams",
+        "read_site",
+        "attend_split",
+    ],
 )
 def test_launches_that_no_cpu_kernel_has_are_the_sum_of_their_parts(
     name: str, simulated: Verdicts

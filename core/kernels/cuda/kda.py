@@ -181,23 +181,24 @@ def row_fetcher(width):
     def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head):
         me, step = cuda.threadIdx.x, cuda.blockDim.x
         value0, values = cuda.blockIdx.y * (step >> 1), step >> 1
-        left, apart, share = rows - start, heads * width, (row0 + start) * heads + head
-        source, to = share * width + me, side * AHEAD * record
+        source = (row0 + start) * heads * width + head * width
         value = (row0 + start) * stride + (2 * heads + head) * width + value0 + me
-        c = me
-        while c < width:
-            at = to + (c & 3) * line + (c >> 2)
-            for r in range(AHEAD):
-                if r < left:
-                    copy_one(staged, at + r * record, a, source + r * apart)
-                    copy_one(staged, at + r * record + CHAINS * line, k, source + r * apart)
-                    copy_one(staged, at + r * record + 2 * CHAINS * line, q, source + r * apart)
-            c, source = c + step, source + step
-        for r in range(AHEAD):
-            if me < values and value0 + me < width and r < left:
-                copy_one(staged, to + r * record + whole + me, qkv, value + r * stride)
-            if me == values and r < left:
-                copy_one(staged, to + r * record + whole + VALUES, beta, share + r * heads)
+        share = (row0 + start) * heads + head
+        to, left = side * AHEAD * record, min(AHEAD, rows - start)
+        while left > 0:
+            c = me
+            while c < width:
+                at = to + (c & 3) * line + (c >> 2)
+                copy_one(staged, at, a, source + c)
+                copy_one(staged, at + CHAINS * line, k, source + c)
+                copy_one(staged, at + 2 * CHAINS * line, q, source + c)
+                c += step
+            if me < values and value0 + me < width:
+                copy_one(staged, to + whole + me, qkv, value)
+            if me == values:
+                copy_one(staged, to + whole + VALUES, beta, share)
+            to, left = to + record, left - 1
+            source, value, share = source + heads * width, value + stride, share + heads
         copies_end()
 
     return fetch

@@ -102,11 +102,11 @@ def top_of_row(value):
 
 @kernel
 def list_latents(
-    positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, saw, first
+    positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, first
 ):  # fmt: skip
     """places [., 32 tiles]: where rows lie that row first + blockIdx.y sees; d [., heads]: zeros.
 
-    Whole tiles are listed: what a row does not see is its last row again. saw [.]: how many rows.
+    Whole tiles are listed: what a row does not see is its last row again.
     """
     at, j, row = cuda.blockIdx.y, i64(cuda.grid(1)), first + cuda.blockIdx.y
     position, count, table = positions[row], counts[row], tables[lanes[row]]
@@ -118,8 +118,6 @@ def list_latents(
         places[at * tiles * WARP + j] = i32(place)
     if j < d.shape[1]:
         d[at, j] = 0
-    if j == 0:
-        saw[at] = i32(seen)
 
 
 @device

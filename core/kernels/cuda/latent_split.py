@@ -8,11 +8,9 @@ import numpy as np
 from .latent_scores import HEADS, TILE, list_latents, score_kernel, weigh_latents
 from .latent_sums import BLOCKS, COLUMNS, MOST_ROWS, PAIR, QUARTERS, close_latents, sums_kernel
 from .target import SIMULATED, WARP, threads
-from .tiles import warpgroups
 
 i32 = np.int32
 MOST_WIDTH = 512
-TOGETHER = False
 AT_ONCE = 256  # rows whose scores stand in scratch
 SCORING, SUMMING = 264, 132  # blocks of threads that a chip takes at once
 SCORERS, SUMMERS = 128, 256  # threads of them
@@ -36,7 +34,7 @@ def scratch_shapes(rows, heads, width, most):
     rows = min(rows, AT_ONCE)
     tiles, blocks = -(-most // WARP), -(-heads // HEADS)
     return (
-        (rows * (tiles * (blocks * TILE + WARP) + 1),), (max(rows, SCORING), blocks * HEADS),
+        (rows * tiles * (blocks * TILE + WARP),), (max(rows, SCORING), blocks * HEADS),
         (SUMMING * heads * width // max(1, width // COLUMNS),), (rows, blocks * HEADS),
     )  # fmt: skip
 
@@ -58,43 +56,26 @@ def attend_split(
     groups = -(-blocks * WARP // scorers)
     slices, units = -(-width // COLUMNS), -(-blocks // PAIR) * QUARTERS
     halves = -(-units * WARP // summers)
-    together = TOGETHER and warpgroups()
-    if together:
-        from .latent_groups import group_score_kernel, group_sums_kernel
     for row in range(first, last, AT_ONCE):
         rows = min(AT_ONCE, last - row)
         listed = rows * tiles * blocks * TILE
-        places, saw = scores[listed:], scores[listed + rows * tiles * WARP :]
-        across = -(-max(tiles * WARP, blocks * HEADS) // scorers)
+        places, across = scores[listed:], -(-max(tiles * WARP, blocks * HEADS) // scorers)
         list_latents[(across, rows), scorers, stream](
-            positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d,
-            saw, row,
-        )  # fmt: skip
+            positions, lanes, tables, page_rows, kpool, picked, counts, tiles, places, d, row
+        )
         parts = parts_of(rows * groups, SCORING, tiles)
-        asked = (words, eq)
-        if together:
-            group_score_kernel(width)[(parts, groups, rows), scorers, stream](
-                *asked, flat, exponent, saw, scale, places, scores, tiles, tops, row
-            )
-        else:
-            score_kernel(width)[(parts, groups, rows), scorers, stream](
-                *asked, positions, flat, exponent, kpool, counts, scale, places, scores, tiles,
-                tops, row,
-            )  # fmt: skip
+        score_kernel(width)[(parts, groups, rows), scorers, stream](
+            words, eq, positions, flat, exponent, kpool, counts, scale, places, scores, tiles, tops,
+            row,
+        )  # fmt: skip
         across = -(-tiles * WARP // scorers)
         weigh_latents[(across, blocks, rows), scorers, stream](
             positions, counts, kpool, scores, tiles, tops, parts, d, row
         )
         parts = parts_of(rows * slices * halves, SUMMING, tiles)
-        shape = (slices * halves, parts, rows)
-        if together and width % COLUMNS == 0:
-            group_sums_kernel(width)[shape, summers, stream](
-                flat, saw, places, scores, tiles, heads, parts, n, out, row
-            )
-        else:
-            sums_kernel(width)[(slices, halves, rows * parts), summers, stream](
-                positions, flat, kpool, counts, places, scores, tiles, heads, parts, n, out, row
-            )
+        sums_kernel(width)[(slices, halves, rows * parts), summers, stream](
+            positions, flat, kpool, counts, places, scores, tiles, heads, parts, n, out, row
+        )
         close_latents[(heads, rows), threads(SUMMERS), stream](
             n, parts, heads, width, d, exponent, out, row
         )

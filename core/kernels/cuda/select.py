@@ -1,5 +1,7 @@
 """The CUDA twin of select.py: pools scored on the tensor cores, a block finds the best of a row."""
 
+from functools import partial
+
 import numpy as np
 from numba import cuda
 from numba.core import types
@@ -135,7 +137,7 @@ def digit_of(bins, left, found):
     cuda.syncthreads()
 
 
-@kernel
+@partial(kernel, most=WIDE)
 def keep_best_block(keys, positions, kpool, most, picked, counts, first):
     """Row first + block: its best pools, ascending; keys [rows, n] int32 of score_pools."""
     bins, found = cuda.shared.array(BINS, types.int32), cuda.shared.array(2, types.int32)

@@ -38,7 +38,7 @@ from .tensor import put_floats, put_words
 
 i32, i64, u8 = np.int32, np.int64, np.uint8
 EACH = 2  # fours of columns of a thread
-MOST_WIDTH = 1024 * EACH * 4
+MOST_WIDTH = 768 * EACH * 4  # as many threads as registers are for
 MOST_WEIGHTS = MOST_STREAMS * (MOST_STREAMS + 2)
 OWN = 4 * EACH
 
