@@ -160,7 +160,7 @@ class CudaDevice(OnCard, PagedRank):
         if batch.rows > self.settings.rows:
             raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
         if self.settings.poisons:
-            self.inspector.poison_scratch(self.settings.poison)
+            self.soil(partial(self.inspector.poison_scratch, self.settings.poison))
         trunk = self.near if int(batch.positions.max()) < NEAR else self.far
         bucket = trunk.bucket(batch.rows)
         self._tables.write(batch, running.draws, running.tables, bucket, self.head.bucket(sampled))

@@ -169,7 +169,7 @@ class GlmCudaDevice(OnCard, GlmRank):
         batch, card = running.batch.rows, self.card
         rows, sampled = batch.rows, len(batch.selected)
         if self.settings.poisons:
-            self.inspector.poison_scratch(self.settings.poison)
+            self.soil(partial(self.inspector.poison_scratch, self.settings.poison))
         trunk, head = self._graphs[:2]
         drafting = self._tables.write(
             running.tables, running.draws, trunk.bucket(rows), head.bucket(sampled)

@@ -25,11 +25,13 @@ class OnCard:
         self.memory: Any = memory  # of the family's kind
         self.card, self.gather = memory.card, gather
         self._graphs: list[Graphs] = []
+        self._soil: Launch | None = None
 
     def close(self) -> None:
         """Let graphs and memory go, and leave the other ranks."""
         for graphs in self._graphs:
             graphs.close()
+        self._soil = None
         self.gather.close()
         self.card.close()
 
@@ -42,6 +44,14 @@ class OnCard:
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             raise RankLost(f"rank {self.rank} failed on its GPU in step {step}: {why}") from error
+
+    def soil(self, fill: Launch) -> None:
+        """Fill what no step may read before it wrote it; a graph, once its kernels have run."""
+        if self._soil is not None:
+            self._soil()
+            return
+        fill()
+        self._soil = self.card.captured(fill)
 
     def wait(self, step: int) -> None:
         """Wait for a step; what another rank did is told before what the card made of it."""

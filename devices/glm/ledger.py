@@ -103,13 +103,18 @@ class GlmLedger:
             logits.append((at, at + min(run.sampled, count)))
             at += run.sampled
         added = np.empty((len(runs), len(self.by_row), 2), np.uint64)
+        if ends and at == len(runs) == ends[-1]:  # a row of each, on a page that is its own
+            for column, part in enumerate(self.by_row):
+                added[:, column] = found.parts[part][:at]
+            for part in self.paged:
+                self.pages[part][rows.pages[:at]] += found.parts[part][:at]
+            self.held[slots] += added
+            return
+        spans = list(zip(firsts, ends, strict=True))
         for column, part in enumerate(self.by_row):
-            if part == "logits":
-                added[:, column] = _each(found.parts[part], logits)
-            else:
-                added[:, column] = _each(found.parts[part], list(zip(firsts, ends, strict=True)))
+            added[:, column] = _each(found.parts[part], logits if part == "logits" else spans)
         self.held[slots] += added
-        mine = _spans(firsts, ends)
+        mine = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in spans)])
         for part in self.paged:
             np.add.at(self.pages[part], rows.pages[mine], found.parts[part][mine])
 
@@ -142,14 +147,5 @@ class GlmLedger:
 
 def _each(sums: Sums, spans: Sequence[tuple[int, int]]) -> Sums:
     """The sum modulo 2^64 of each span of rows [first, end), [spans, 2]."""
-    if all(end - first == 1 for first, end in spans):
-        return sums[[first for first, _ in spans]]
     whole = [sums[first:end].sum(axis=0, dtype=np.uint64) for first, end in spans]
     return np.array(whole, np.uint64).reshape(-1, 2)
-
-
-def _spans(firsts: Sequence[int], ends: Sequence[int]) -> NDArray[np.int64]:
-    """All rows of spans, one after another."""
-    if not ends or ends[-1] == len(firsts):
-        return np.arange(len(firsts))
-    return np.concatenate([np.arange(a, b) for a, b in zip(firsts, ends, strict=True)])
