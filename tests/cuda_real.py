@@ -103,10 +103,11 @@ def measured_rates() -> tuple[float, float]:
             took.append(1e3 * float(start.elapsed_time(end)))
         return work / statistics.median(took)
 
-    a, n = torch.randn(1 << 30, device="cuda"), 8192
+    a, products = torch.randn(1 << 30, device="cuda"), 0.0
     moved = rate(a.clone, 8 * a.numel())
-    x, y = (torch.randint(-128, 128, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
-    products = rate(partial(torch._int_mm, x, y.t()), 2 * n**3)
+    for m, n, k in ((4096, 8192, 4096), (8192, 8192, 8192)):
+        x, y = (torch.randint(-128, 128, (s, k), dtype=torch.int8, device="cuda") for s in (m, n))
+        products = max(products, rate(partial(torch._int_mm, x, y.t()), 2 * m * n * k))
     del a, x, y
     torch.cuda.empty_cache()
     tell(f"copy {moved / 1e6:.2f} TB/s, int8 product {products / 1e6:.0f} TOPS")

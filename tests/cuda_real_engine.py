@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 def recording(
-    card: Card, family: Glm, say: Say, streams: Sequence[int] = (1, 8, 32), turns: int = 5
+    card: Card, family: Glm, say: Say, streams: Sequence[int] = (1, 8), turns: int = 5
 ) -> None:
     """Say the rates of decode of each variant, and what each costs beside the plain one."""
     rig = RealRig(card, family, SETTINGS)
