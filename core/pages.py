@@ -16,8 +16,9 @@ Pages = Sequence[PageId] | NDArray[np.int32]
 class PageBook:
     """Holders of every page: leases by streams and holds by kept states. Free means neither.
 
-    promised: pages that streams may still lease.  order: which free page goes next; "lowest" is the
-    format's, the others exist so that tests can show that nothing depends on it.
+    words: all of it (paging/holders.py).  promised: pages that streams may still lease.
+    order: which free page goes next; "lowest" is the format's, the others exist so that tests can
+    show that nothing depends on it.
     """
 
     def __init__(self, pages: int, order: str) -> None:
@@ -26,38 +27,38 @@ class PageBook:
         self.order = order
         self.promised = 0
         groups = -(-pages // holders.GROUP)
-        self._book = np.zeros(holders.HEAD + 2 * pages + groups, np.int32)
-        self._book[[holders.PAGES, holders.FREE]] = pages
-        self._book[holders.HEAD + 2 * pages :] = holders.GROUP
+        self.words = np.zeros(holders.HEAD + 2 * pages + groups, np.int32)
+        self.words[[holders.PAGES, holders.FREE]] = pages
+        self.words[holders.HEAD + 2 * pages :] = holders.GROUP
         if pages % holders.GROUP:
-            self._book[-1] = pages % holders.GROUP
+            self.words[-1] = pages % holders.GROUP
         self._listed = None if order == "lowest" else ListedPages(pages, order)
         self._told: tuple[PageId, ...] = ()  # by `next`, since the last change
 
     @property
     def leases(self) -> NDArray[np.int32]:
         """Leases by page [pages] int32, changed by the methods alone."""
-        return self._book[holders.HEAD : holders.HEAD + self.total]
+        return self.words[holders.HEAD : holders.HEAD + self.total]
 
     @property
     def kept(self) -> NDArray[np.int32]:
         """Holds of kept states by page [pages] int32, changed by the methods alone."""
-        return self._book[holders.HEAD + self.total : holders.HEAD + 2 * self.total]
+        return self.words[holders.HEAD + self.total : holders.HEAD + 2 * self.total]
 
     @property
     def free(self) -> int:
         """Pages that nobody holds."""
-        return self._book.item(holders.FREE)
+        return self.words.item(holders.FREE)
 
     @property
     def idle(self) -> int:
         """Pages that kept states alone hold."""
-        return self._book.item(holders.IDLE)
+        return self.words.item(holders.IDLE)
 
     @property
     def available(self) -> int:
         """Free pages that no stream was promised."""
-        return self._book.item(holders.FREE) - self.promised
+        return self.words.item(holders.FREE) - self.promised
 
     def free_pages(self) -> list[int]:
         """The ids of the free pages, ascending."""
@@ -80,16 +81,20 @@ class PageBook:
             pages = self._lowest(holders.lease_lowest, count)
             return told if len(told) == count else tuple(pages.tolist())
         taken = self._listed.take(count)
-        self._done(holders.lease, taken, "page {} is free and held")
+        at = holders.lease(self.words, _ids(taken))
+        assert at < 0, f"page {taken[at]} is free and held"
         return taken
 
     def adopt(self, pages: Pages) -> None:
         """One more lease on pages that someone holds already."""
-        self._done(holders.adopt, pages, "page {} is free, nothing to adopt")
+        at = holders.adopt(self.words, _ids(pages))
+        assert at < 0, f"page {pages[at]} is free, nothing to adopt"
 
     def give_back(self, pages: Pages) -> None:
         """One lease less on each page."""
-        self._done(holders.give_back, pages, "page {} has no lease to return")
+        at = holders.give_back(self.words, _ids(pages))
+        assert at < 0, f"page {pages[at]} has no lease to return"
+        self._freed(pages)
 
     def swap(self, table: NDArray[np.int32], pages: NDArray[np.int32]) -> int:
         """Pages that someone holds become the head of a table, both [.] int32; how many differed.
@@ -103,18 +108,21 @@ class PageBook:
             self.give_back(mine[differ])
             table[: len(pages)] = pages
             return len(differ)
-        swapped: int = holders.swap(self._book, table, pages)
+        swapped: int = holders.swap(self.words, table, pages)
         assert swapped >= 0, f"page {pages[-1 - swapped]} cannot take the place of a stream's own"
         self._told = ()
         return swapped
 
     def keep(self, pages: Pages) -> None:
         """One more kept state holds each page."""
-        self._done(holders.keep, pages, "page {} is free, nothing to keep")
+        at = holders.keep(self.words, _ids(pages))
+        assert at < 0, f"page {pages[at]} is free, nothing to keep"
 
     def drop(self, pages: Pages) -> None:
         """One kept state less holds each page."""
-        self._done(holders.drop, pages, "page {} is not kept")
+        at = holders.drop(self.words, _ids(pages))
+        assert at < 0, f"page {pages[at]} is not kept"
+        self._freed(pages)
 
     def lease_into(self, table: NDArray[np.int32]) -> None:
         """Lease the next free pages, as many as a table's part [.] int32 holds."""
@@ -123,23 +131,20 @@ class PageBook:
             return
         assert len(table) <= self.free, f"{len(table)} pages are wanted and {self.free} free"
         self._told = ()
-        holders.lease_lowest(self._book, table)
+        holders.lease_lowest(self.words, table)
 
     def _lowest(self, find: Callable[..., None], count: int) -> NDArray[np.int32]:
         assert count <= self.free, f"{count} pages are wanted and {self.free} free"
         found = np.empty(count, np.int32)
-        find(self._book, found)
+        find(self.words, found)
         return found
 
-    def _done(self, act: Callable[..., int], pages: Pages, amiss: str) -> None:
-        """Change the holders of pages; free ones that are in a list go to its end."""
-        given = pages if isinstance(pages, np.ndarray) else np.array(pages, np.int32)
-        at = act(self._book, given)
-        assert at < 0, amiss.format(pages[at])
+    def _freed(self, pages: Pages) -> None:
+        """What is free may be others now; pages that are in a list go to its end."""
         self._told = ()
-        if self._listed is not None and act in (holders.give_back, holders.drop):
-            held = self.leases[given] + self.kept[given]
-            self._listed.put([page for page, one in zip(pages, held, strict=True) if not one])
+        if self._listed is not None:
+            leases, kept = self.leases, self.kept
+            self._listed.put([PageId(int(one)) for one in pages if not leases[one] + kept[one]])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PageBook):
@@ -152,3 +157,7 @@ class PageBook:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _ids(pages: Pages) -> NDArray[np.int32]:
+    return pages if isinstance(pages, np.ndarray) else np.array(pages, np.int32)

@@ -1,23 +1,26 @@
 """The benchmark's page operations: a request trace through book, tree and order, with no device.
 
-The machine is the real one, `decide` and `apply` over the page book, the prompt tree and the order
-of who goes first, one step after the other. A page is one row, whose token is the trace's id of it,
-so no tokens are hashed; nothing computes, and nobody waits: as one reply ends the next prompt
-begins. What is counted is what a pool of blocks does: a page found, leased, swapped, kept (new in
-the tree), returned, let go (gone from the tree). Holds of further states on a page count nothing.
+Two layers. The machine: `decide` and `apply` over the page book, the prompt tree and the order of
+who goes first, one step after the other. The book: the same book, tree and order by themselves, by
+the turns of a run of the machine (bench_turns), as a pool of blocks is measured elsewhere; with a
+tape, every fact that names pages is made durable. A page is one row, whose token is the trace's id
+of it; nothing computes, and nobody waits: as one reply ends the next prompt begins. What is counted
+is what a pool of blocks does: a page found, leased, swapped, kept (new in the tree), returned, let
+go (gone from the tree). Holds of further states on a page count nothing.
 """
 
 import gc
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..core.decide import decide
 from ..core.device import Running
-from ..core.evict import POLICIES
+from ..core.evict import POLICIES, SEEDS
 from ..core.outcome import commands_of
 from ..core.state import State, open_state
 from ..devices.kernel_cache import keep_book
@@ -30,8 +33,11 @@ from ..events.tape import TapeWriter
 from .bench_book import one_core
 from .bench_engine import settle
 from .bench_figures import Bar, Figure
+from .bench_pool import Pool
+from .bench_pool_tape import TapedPool
 from .bench_rounds import Part, Say, measured
-from .loop import Run, run
+from .bench_turns import Turn, Turns
+from .loop import Door, Run, run
 from .ranks import Ranks
 from .recorder import NoTape, TapeRecorder
 from .simulate import COST, SimulateOptions, arrive, opened_for
@@ -39,6 +45,7 @@ from .simulate_made import made_trace
 from .simulate_trace import Asked, read_trace
 
 BARE, TAPED = Bar(3e6), Bar(0.3e6)
+TOGETHER = 32  # steps a commit, in the figure beside that of one
 KINDS = ("found", "leased", "swapped", "kept", "returned", "let go")
 
 
@@ -122,6 +129,21 @@ class Counted:
         return self.pages.total()
 
 
+@dataclass(slots=True)
+class Noted:
+    """A door that counts, and notes whose turn it is; it takes no part in what is timed."""
+
+    counted: Counted = field(default_factory=Counted)
+    turns: Turns = field(default_factory=Turns)
+    state: State | None = None
+
+    def show(self, step: int, first_seq: int, facts: Sequence[AnyFact], state: State) -> None:
+        """A step's facts; `state` has them applied."""
+        self.state = state
+        self.counted.show(step, first_seq, facts, state)
+        self.turns.show(step, first_seq, facts, state)
+
+
 class _Nobody:
     """A door that shows nothing."""
 
@@ -143,7 +165,7 @@ def opened_of(options: PageOptions, asked: Sequence[Asked]) -> RunOpened:
 
 
 def play(
-    opened: RunOpened, wishes: Sequence[Arrive], tape: Path | None, door: Counted | None = None
+    opened: RunOpened, wishes: Sequence[Arrive], tape: Path | None, door: Door | None = None
 ) -> float:
     """The seconds that all requests took; tape: where it goes, one commit a step."""
     keep_book()
@@ -166,36 +188,73 @@ def play(
     return seconds
 
 
+def pool(
+    opened: RunOpened,
+    wishes: Sequence[Arrive],
+    turns: Sequence[Turn],
+    tape: Path | None,
+    together: int = 1,
+) -> tuple[float, Pool]:
+    """The seconds that a run's turns took book, tree and order alone; together: steps a commit."""
+    keep_book()
+    if tape is None:
+        bare = Pool(opened, wishes)
+        return bare.play(turns), bare
+    writer = TapeWriter.create(tape, opened)
+    taped = TapedPool(opened, wishes, writer, together)
+    seconds = taped.play(turns)
+    start = time.perf_counter()
+    taped.commit()
+    seconds += time.perf_counter() - start
+    writer.close()
+    return seconds, taped
+
+
+def _rate(operations: int, took: Callable[[Path], float], path: Path) -> float:
+    return operations / took(path)
+
+
 def pages(options: PageOptions, rounds: int, say: Say) -> Part:
-    """Page operations a second, with a durable tape and without one."""
+    """Page operations a second of both layers, with a durable tape and without one."""
     part = Part("pages")
     asked = asked_of(options)
     opened = opened_of(options, asked)
     wishes = [arrive(at, one) for at, one in enumerate(asked)]
-    counted = Counted()
-    play(opened, wishes, None, counted)
-    rates: dict[str, list[float]] = {"no tape": [], "tape": []}
+    noted = Noted()
+    play(opened, wishes, None, noted)
+    counted, turns = noted.counted, noted.turns.turns
+    layers: dict[str, Callable[[Path], float]] = {
+        "machine": lambda path: play(opened, wishes, None),
+        "machine, tape": lambda path: play(opened, wishes, path),
+    }
+    if opened.flags["evict"] != SEEDS:  # whose order asks more than the book knows
+        layers = {
+            "book": lambda path: pool(opened, wishes, turns, None)[0],
+            "book, tape": lambda path: pool(opened, wishes, turns, path)[0],
+            f"book, tape, {TOGETHER} steps a commit": lambda path: pool(
+                opened, wishes, turns, path, TOGETHER
+            )[0],
+        } | layers
+    rates: dict[str, list[float]] = {name: [] for name in layers}
     with one_core(), TemporaryDirectory(prefix="kvtape-bench-") as folder:
         for at in range(rounds):
-            for name, found in rates.items():
+            for place, (name, took) in enumerate(layers.items()):
                 settle()
-                path = Path(folder) / f"{at}.tape" if name == "tape" else None
-
-                def once(path: Path | None = path) -> float:
-                    return counted.operations / play(opened, wishes, path)
-
-                found.append(measured(part, once))
+                path = Path(folder) / f"{at}-{place}.tape"
+                task = partial(_rate, counted.operations, took, path)
+                rates[name].append(measured(part, task))
             told = ", ".join(f"{found[-1]:,.0f} {name}" for name, found in rates.items())
             say(f"pages {at + 1}/{rounds}: page operations a second: {told}")
+    bars = {"book": BARE, "book, tape": TAPED}
     part.figures = [
-        Figure("page operations, no tape", tuple(rates["no tape"]), "1/s", BARE),
-        Figure("page operations, tape", tuple(rates["tape"]), "1/s", TAPED),
+        Figure(f"page operations, {name}", tuple(found), "1/s", bars.get(name))
+        for name, found in rates.items()
     ]
     kinds = ", ".join(f"{counted.pages[kind]:,} {kind}" for kind in KINDS)
     part.notes += [
-        f"{counted.operations:,} page operations: {kinds}",
-        f"{len(asked):,} requests ({options.trace or 'made here'}), {counted.facts:,} facts,"
-        f" {options.pages:,} pages, order {options.order}, {options.live} streams at once,"
-        " one commit a step, one core",
+        f"{counted.operations:,} page operations in either layer: {kinds}",
+        f"{len(asked):,} requests ({options.trace or 'made here'}), {counted.facts:,} facts of the"
+        f" machine, {options.pages:,} pages, order {options.order}, {options.live} streams at once,"
+        " one commit a step of the machine unless told, one core",
     ]
     return part

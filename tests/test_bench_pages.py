@@ -3,13 +3,28 @@
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 
 from kvtape.core.evict import POLICIES
+from kvtape.core.paging.layout import CAME, CLOCK, GONE_COUNT, PART_FIRST, PART_NEXT
+from kvtape.core.paging.odds import HEAD, WEIGHTS
 from kvtape.events import facts as f
 from kvtape.events.ids import Token
 from kvtape.events.reader import Tape
-from kvtape.replay.bench_pages import KINDS, Counted, PageOptions, asked_of, opened_of, play
+from kvtape.replay.bench_pages import (
+    KINDS,
+    Counted,
+    Noted,
+    PageOptions,
+    asked_of,
+    opened_of,
+    play,
+    pool,
+)
+from kvtape.replay.bench_pool import Pool
+from kvtape.replay.bench_pool_tape import TapedPool
+from kvtape.replay.bench_turns import STEP
 from kvtape.replay.book import rebook
 from kvtape.replay.simulate import arrive
 from kvtape.replay.simulate_audit import audit_simulated
@@ -17,6 +32,15 @@ from kvtape.replay.simulate_made import made_trace
 from kvtape.replay.simulate_trace import Asked
 
 from .small_trace import small_trace
+
+OF_PAGES = (
+    f.PagesAdopted,
+    f.PagesLeased,
+    f.PagesSwapped,
+    f.PagesReturned,
+    f.SnapshotTaken,
+    f.StateDropped,
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +106,46 @@ def test_the_made_trace_is_like_the_public_one_and_always_the_same() -> None:
             found += 1
         seen.update(one.prompt)
     assert 0.28 < found / sum(lengths) < 0.42, "the public one repeats 36.6 % of its pages"
+
+
+@pytest.mark.parametrize("policy", ["lru", "odds"])
+def test_the_book_layer_ends_with_the_words_of_the_machines_book_and_tree(
+    trace: str, policy: str
+) -> None:
+    """The same pages found, leased, swapped, kept, returned and let go, and as much learned."""
+    options = PageOptions(trace, pages=60, live=4, policy=policy)
+    asked, noted = asked_of(options), Noted()
+    opened, wishes = opened_of(options, asked), [arrive(*one) for one in enumerate(asked)]
+    play(opened, wishes, None, noted)
+    pool = Pool(opened, wishes)
+    pool.play(noted.turns.turns)
+    assert pool.counted == noted.counted.pages
+    state = noted.state
+    assert state is not None and state.tree is not None
+    assert pool.book == state.book and not pool.book.promised
+    assert dict(pool.tree.paths()) == dict(state.tree.paths())
+    mine, theirs = pool.tree.words, state.tree.words
+    assert np.array_equal(mine[WEIGHTS:HEAD], theirs[WEIGHTS:HEAD]), "weights, returns, worths"
+    for word in (CLOCK, CAME, PART_FIRST, PART_NEXT, GONE_COUNT):
+        assert mine[word] == theirs[word]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_what_the_book_layer_tells_a_tape_is_what_the_machine_says_of_pages(
+    trace: str, tmp_path: Path, together: int
+) -> None:
+    options = PageOptions(trace, pages=60, live=4)
+    asked, noted = asked_of(options), Noted()
+    opened, wishes = opened_of(options, asked), [arrive(*one) for one in enumerate(asked)]
+    play(opened, wishes, tmp_path / "machine.tape", noted)
+    _, taped = pool(opened, wishes, noted.turns.turns, tmp_path / "book.tape", together)
+    assert taped.counted == noted.counted.pages and isinstance(taped, TapedPool)
+    told = {}
+    for name in ("machine", "book"):
+        with Tape.open(tmp_path / f"{name}.tape") as tape:
+            facts = [fact for step in tape.steps() for fact in step.facts]
+            told[name] = [fact for fact in facts if isinstance(fact, OF_PAGES)]
+    assert sorted(map(repr, told["book"])) == sorted(map(repr, told["machine"]))
+    assert taped.facts == len(told["book"])
+    steps = sum(turn.what == STEP for turn in noted.turns.turns)
+    assert -(-steps // together) - 1 <= taped.commits <= -(-steps // together)

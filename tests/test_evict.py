@@ -88,7 +88,7 @@ def spares(barred: set[StateId]) -> Callable[[StateId], bool]:
 
 def first_to_go(tree: PromptTree, leases: NDArray[np.int32], hit: StateId) -> StateId | None:
     """By the definition: of states that no other extends and that may go, as `least` has them."""
-    m, held = tree._m, dict[StateId, tuple[int, int]]()
+    m, held = tree.words, dict[StateId, tuple[int, int]]()
     for state, pages in tree.paths():
         record = tree._states[state]
         node = m[record + layout.END]

@@ -160,7 +160,7 @@ class Pair:
 
     def same(self) -> None:
         """Paths, who extends whom, queues, and all that was learned are the same."""
-        tree, plain, m = self.tree, self.plain, self.tree._m
+        tree, plain, m = self.tree, self.plain, self.tree.words
         assert dict(tree.paths()) == dict(plain.paths())
         for state in self.kept:
             assert tree.moved_past(state) == plain.moved_past(state)
@@ -181,7 +181,7 @@ class Pair:
 
     def queue(self, level: int) -> list[tuple[int, int]]:
         """Who waits, the oldest first."""
-        m, found = self.tree._m, []
+        m, found = self.tree.words, []
         state = m[at.QUEUES + 2 * level]
         while state:
             found.append((m[state + at.SINCE], m[state + at.STATE_ID]))
@@ -190,7 +190,7 @@ class Pair:
 
     def parts(self) -> list[tuple[int, int, int, bool]]:
         """Those that have their time."""
-        m, found = self.tree._m, []
+        m, found = self.tree.words, []
         for number in range(m[at.PART_FIRST], m[at.PART_NEXT]):
             part = m[at.PARTS] + (number & m[at.PARTS_MASK]) * at.RECORD
             told = (m[part + field] for field in (at.BORN, at.AT, at.ODDS))
@@ -219,15 +219,15 @@ def test_after_a_long_time_too_and_all_of_it_happens() -> None:
         if at_once % 500 == 0:
             pair.same()
     assert pair.done == {"added", "dropped", "resumed"}
-    assert pair.tree._m[at.CLOCK] > 1024 and pair.tree._m[at.PART_FIRST] > 100
-    assert pair.tree._m[odds.WORTHS : odds.HEAD].any()
+    assert pair.tree.words[at.CLOCK] > 1024 and pair.tree.words[at.PART_FIRST] > 100
+    assert pair.tree.words[odds.WORTHS : odds.HEAD].any()
 
 
 def test_a_hash_alone_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pages of one name: only the tokens tell them apart."""
     tree = PromptTree(2, 0, 8)
     tree.add(StateId(0), [1, 2], "", [PageId(3)], StreamId(0), 1)
-    tree._keys[3, 1] = 7  # as if it had been kept for other tokens of this name
+    tree.keys[3, 1] = 7  # as if it had been kept for other tokens of this name
     assert tree.walk([1, 2], "", 1).pages == ()
 
 

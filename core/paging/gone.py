@@ -1,20 +1,24 @@
-"""Prefixes that went: by name, the last ones, with what they were when they went."""
+"""Prefixes that went: by name, the last ones, with what they were when they went.
+
+A table of twice as many words finds them: a word is some bits of the name, which say where its
+place is, and the record's number from 1 on; whoever finds that place taken stands in the next one.
+"""
 
 from .compiled import code
 from .layout import (
+    GONE,
     GONE_AFTER,
     GONE_BEFORE,
-    GONE_BUCKETS,
-    GONE_CHAIN,
     GONE_COUNT,
     GONE_FIRST,
     GONE_FREE,
     GONE_LAST,
+    GONE_MADE,
     GONE_MASK,
     GONE_NAME,
-    GONE_NEXT,
     GONE_PART,
     GONE_SECOND,
+    GONE_TABLE,
     GONE_TURN,
     GONE_USES,
     MOST,
@@ -27,14 +31,22 @@ from .layout import (
     USES,
 )
 
+BITS = 28  # of a record's number
+NUMBER, TAG = 2**BITS - 1, 2 ** (62 - BITS) - 1
+
 
 @code
 def gone(m, name, second):
     """What stands for a prefix that went, 0 for none."""
-    found = m[m[GONE_BUCKETS] + (name & m[GONE_MASK])]
-    while found and not (m[found + GONE_NAME] == name and m[found + GONE_SECOND] == second):
-        found = m[found + GONE_CHAIN]
-    return found
+    tag, table, mask = (name >> BITS) & TAG, m[GONE_TABLE], m[GONE_MASK]
+    at = tag & mask
+    while m[table + at]:
+        if m[table + at] >> BITS == tag:
+            found = m[GONE] + (m[table + at] & NUMBER) * RECORD
+            if m[found + GONE_NAME] == name and m[found + GONE_SECOND] == second:
+                return found
+        at = (at + 1) & mask
+    return 0
 
 
 @code
@@ -45,8 +57,39 @@ def remembers(m, name, second):
 
 
 @code
+def enter(m, found):
+    """A record can be found by its name."""
+    tag, table, mask = (m[found + GONE_NAME] >> BITS) & TAG, m[GONE_TABLE], m[GONE_MASK]
+    at = tag & mask
+    while m[table + at]:
+        at = (at + 1) & mask
+    m[table + at] = (tag << BITS) | (found - m[GONE]) // RECORD
+
+
+@code
+def strike(m, found):
+    """A record is no longer found; those that had stood behind it move up to their places."""
+    tag, table, mask = (m[found + GONE_NAME] >> BITS) & TAG, m[GONE_TABLE], m[GONE_MASK]
+    word = (tag << BITS) | (found - m[GONE]) // RECORD
+    hole = tag & mask
+    while m[table + hole] != word:
+        hole = (hole + 1) & mask
+    at = hole
+    while True:
+        at = (at + 1) & mask
+        word = m[table + at]
+        if not word:
+            break
+        if (at - (word >> BITS)) & mask >= (at - hole) & mask:
+            m[table + hole] = word
+            hole = at
+    m[table + hole] = 0
+
+
+@code
 def take_out(m, found):
     """A memory is no more."""
+    strike(m, found)
     before, after = m[found + GONE_BEFORE], m[found + GONE_AFTER]
     if before:
         m[before + GONE_AFTER] = after
@@ -56,10 +99,6 @@ def take_out(m, found):
         m[after + GONE_BEFORE] = before
     else:
         m[GONE_LAST] = before
-    at = m[GONE_BUCKETS] + (m[found + GONE_NAME] & m[GONE_MASK])
-    while m[at] != found:
-        at = m[at] + GONE_CHAIN
-    m[at] = m[found + GONE_CHAIN]
     m[found + GONE_AFTER] = m[GONE_FREE]
     m[GONE_FREE] = found
     m[GONE_COUNT] -= 1
@@ -78,8 +117,8 @@ def remember(m, node):
     if found:
         m[GONE_FREE] = m[found + GONE_AFTER]
     else:
-        found = m[GONE_NEXT]
-        m[GONE_NEXT] += RECORD
+        m[GONE_MADE] += 1
+        found = m[GONE] + m[GONE_MADE] * RECORD
     m[found + GONE_NAME], m[found + GONE_SECOND] = name, second
     m[found + GONE_USES], m[found + GONE_TURN] = m[node + USES], m[node + TURN]
     m[found + GONE_PART] = m[node + PART]
@@ -89,7 +128,5 @@ def remember(m, node):
     else:
         m[GONE_FIRST] = found
     m[GONE_LAST] = found
-    bucket = m[GONE_BUCKETS] + (name & m[GONE_MASK])
-    m[found + GONE_CHAIN] = m[bucket]
-    m[bucket] = found
+    enter(m, found)
     m[GONE_COUNT] += 1

@@ -133,15 +133,22 @@ def keep(book, pages):
 
 
 @code
+def drop_page(book, page):
+    """One kept state less holds a page; whether it was kept."""
+    total = book[PAGES]
+    if page < 0 or page >= total or book[HEAD + total + page] <= 0:
+        return False
+    book[HEAD + total + page] -= 1
+    if not book[HEAD + total + page] and not book[HEAD + page]:
+        book[IDLE] -= 1
+        freed(book, page)
+    return True
+
+
+@code
 def drop(book, pages):
     """One kept state less holds each page [.]; -1, or where one is not kept."""
-    total = book[PAGES]
     for at in range(pages.size):
-        page = pages[at]
-        if page < 0 or page >= total or book[HEAD + total + page] <= 0:
+        if not drop_page(book, pages[at]):
             return at
-        book[HEAD + total + page] -= 1
-        if not book[HEAD + total + page] and not book[HEAD + page]:
-            book[IDLE] -= 1
-            freed(book, page)
     return -1

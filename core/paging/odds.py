@@ -185,6 +185,7 @@ def look(m):
     back, held = np.zeros(_COUNT, np.int64), np.zeros(_COUNT, np.int64)
     for age in range(1, _COUNT):
         back[age] = back[age - 1] + m[GAPS + age - 1]
+    rate = np.zeros(_COUNT, np.float64)
     whole = max(1, back[_COUNT - 1] + m[GAPS + _COUNT - 1])
     for level in range(LEVELS):
         likely = _CHANCES[level]
@@ -192,20 +193,20 @@ def look(m):
             stay = (whole << 16) - likely * back[age - 1] + (whole << 16) - likely * back[age]
             held[age] = held[age - 1] + stay // 2 * (_AGES[age] - _AGES[age - 1])
         for age in range(_COUNT):
-            m[WORTHS + level * _COUNT + age] = _most(likely, back, held, age)
+            m[WORTHS + level * _COUNT + age] = _most(likely, back, held, age, rate)
 
 
 @code
-def _most(likely, back, held, age):
+def _most(likely, back, held, age, rate):
     """The best of the times to come."""
-    rate, best = 0.0, 0
+    most, best = 0.0, 0
     for to in range(age + 1, _COUNT):
-        rate = max(rate, likely * (back[to] - back[age]) / (held[to] - held[age]))
-    if rate > 0.0:
+        rate[to] = likely * (back[to] - back[age]) / (held[to] - held[age])
+        most = max(most, rate[to])
+    if most > 0.0:
         for to in range(age + 1, _COUNT):
-            came_back, stay = likely * (back[to] - back[age]), held[to] - held[age]
-            if came_back / stay >= rate * (1 - NEAR):
-                best = max(best, shifted(came_back, stay))
+            if rate[to] >= most * (1 - NEAR):
+                best = max(best, shifted(likely * (back[to] - back[age]), held[to] - held[age]))
     return best
 
 

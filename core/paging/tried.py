@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import holders, layout, moves, nodes, odds, queues
+from . import holders, layout, moves, nodes, odds, queues, stages
 from .words import begin, more, new_root
 
 PAGES = 4
@@ -32,3 +32,10 @@ def every_function() -> None:
     moves.drop(m, state)
     holders.drop(book, pages)
     holders.lease(book, pages)
+    first, second = more(m, layout.RECORD, 2)
+    uses = stages.leave(m, keys, book, tokens, root, pages, 2, first, second, 1, 0, PAGES)
+    stages.leave_off(m, book, pages, uses)
+    table = np.empty(PAGES, np.int32)
+    m[stages.seat(m, keys, book, tokens, root, table, 1) + layout.STAYS] = 0
+    holders.give_back(book, table[:1])
+    stages.reclaim(m, book, PAGES, table)

@@ -13,21 +13,22 @@ from . import odds
 
 Words = NDArray[np.int64]
 PARTS, USES = 512, 512  # to begin with; both double
+AFTER_LINE = 6  # words from a large array's beginning to a line of a cache, as allocators have it
 
 
 def begin(page_rows: int, lookahead: int, pages: int, policy: int) -> Words:
     """The array of an empty tree over a pool of pages."""
     most = odds.POOLS * pages if policy == at.ODDS_POLICY else 0
-    buckets, gone_buckets = _power(pages), _power(most)
-    nodes = odds.HEAD
+    buckets, places = _power(pages), _power(2 * most)
+    nodes = _lines(odds.HEAD) + AFTER_LINE
     gone = nodes + pages * at.NODE
-    node_chains = gone + most * at.RECORD
-    gone_chains = node_chains + buckets
-    m = np.zeros(gone_chains + gone_buckets, np.int64)
+    node_chains = gone + (most + 1) * at.RECORD  # none is number 0
+    table = node_chains + _lines(buckets)
+    m = np.zeros(table + _lines(places), np.int64)
     m[at.ROWS], m[at.AHEAD], m[at.MOST], m[at.POLICY] = page_rows, lookahead, most, policy
-    m[at.NODES], m[at.GONE_NEXT] = nodes, gone
+    m[at.NODES], m[at.GONE] = nodes, gone
     m[at.NODE_BUCKETS], m[at.NODE_MASK] = node_chains, buckets - 1
-    m[at.GONE_BUCKETS], m[at.GONE_MASK] = gone_chains, gone_buckets - 1
+    m[at.GONE_TABLE], m[at.GONE_MASK] = table, places - 1
     if policy == at.ODDS_POLICY:
         quarters = odds.TURNS + odds.ADDED + odds.USES
         m[odds.WEIGHTS : odds.GAPS] = np.array(quarters) * (odds.ONE // 4)
@@ -72,6 +73,11 @@ def new_root(m: Words, salt: str) -> int:
     m[root + at.NAME : root + at.NAME + 2] = np.frombuffer(name, "<i8")
     m[root + at.PAGE] = m[root + at.PART] = -1
     return root
+
+
+def _lines(count: int) -> int:
+    """So many words, up to a whole line of a cache."""
+    return -(-count // at.RECORD) * at.RECORD
 
 
 def _power(count: int) -> int:
