@@ -19,15 +19,13 @@ from kvtape.core.kernels.cuda import (
     columns,
     experts,
     experts_tiles,
-    kda,
-    latent_split,
     linear,
     linear_tiles,
     target,
     tiles,
     twins,
 )
-from kvtape.tests import cuda_glm_pieces
+from kvtape.tests import cuda_glm_pieces, cuda_mixers
 
 # Both by name: numba-cuda puts modules of its own in the place of numba's.
 CUDA: Any = importlib.import_module("numba.cuda")
@@ -85,27 +83,7 @@ def wide_launches() -> None:
         grouped.expert_up(0, *routed, 8, 1, np.float32(10), out, 16, 0)
         grouped.expert_down(0, *routed, 1, out, 16, 0)
     experts.list_busy(0, ids, ids)
-    rows_of, states = np.zeros((1, 384), np.float32), np.zeros((1, 1, 1, 128, 128), np.float32)
-    own = [rows_of[:, :128].copy() for _ in range(4)]
-    runs = np.zeros((1, 4), np.int64)
-    kda.kda_rows(0, *own[:2], rows_of, own[2], rows_of[:, :1].copy(), states, runs, own[3], 0, 1)
-    wide_attention()
-
-
-def wide_attention() -> None:
-    """Over rows of 512 values, by 64 heads."""
-    heads, width, kpool, most = 64, 512, 4, 8
-    kinds = (np.int32, np.int32, np.int64, np.int64)
-    shapes = latent_split.scratch_shapes(1, heads, width, (most + 1) * kpool)
-    scratch = tuple(np.zeros(*one) for one in zip(shapes, kinds, strict=True))
-    q, latent = np.zeros((1, heads * width), np.int16), np.zeros((1, 8, width), np.int16)
-    at = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int32))
-    kept = (np.zeros((1, most), np.int32), np.zeros(1, np.int64))
-    out = np.zeros((1, heads * width), np.float32)
-    latent_split.attend_split(
-        0, q, np.zeros((1, heads), np.int8), *at, latent, -10, 8, kpool, *kept, np.float32(1), out,
-        scratch, 0, 1,
-    )  # fmt: skip
+    cuda_mixers.wide()
 
 
 def resources(ptx: str, chip: str) -> tuple[int, int, int]:

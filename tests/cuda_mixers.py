@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from kvtape.core.kernels import registry
-from kvtape.core.kernels.cuda import latent_split, sites
+from kvtape.core.kernels.cuda import kda, latent_split, sites
 from kvtape.core.kernels.latent_attend import head_blocks
 from kvtape.core.kernels.quantise import hard_rows
 
@@ -101,3 +101,37 @@ def small(rng: Any) -> dict[str, bool]:
         "read_site": opened(rng, 2, 4, 8) and opened(rng, 1, 2, 140),
         "attend_split": attended(rng, 1, 3, 32, 3),
     }
+
+
+def wide() -> None:
+    """Launches at the widths that no small case has, over zeros."""
+    heads, width, rows = 2, 128, np.zeros((1, 3 * 256), f32)
+    q, k, a, o = (np.zeros((1, heads * width), f32) for _ in range(4))
+    beta, flags, decay = np.zeros((1, heads), f32), np.zeros(1, u8), np.zeros(heads, f32)
+    kda.kda_prepare(
+        0, rows, q, 0, q[0], decay, f32(-5), beta, 0, q, k, a, beta, flags, 0, heads
+    )  # fmt: skip
+    states = np.zeros((1, 1, heads, width, width), f32)
+    kda.kda_rows(0, q, k, rows, a, beta, states, np.zeros((1, 4), np.int64), o, 0, heads)
+    kda.kda_gate(0, o, q, 0, q[0, :width], EPS, a, 0, flags, 0, heads)
+    hidden, e = 4096, np.zeros(1, i8)
+    x, site, u = np.zeros((1, 4 * hidden), f32), np.zeros((1, 24), f32), np.zeros((1, hidden), f32)
+    sites.mix_streams(0, x, site, u, EPS, np.zeros((1, 4 * hidden), i16), e, flags, 0, 1)
+    sites.read_site(0, x, site, u[0], EPS, np.zeros((1, hidden), i16), e, flags, 0, 1)
+    wide_attention()
+
+
+def wide_attention() -> None:
+    """Of 64 heads over rows of 512 values."""
+    heads, width, kpool, most = 64, 512, 4, 8
+    kinds = (np.int32, np.int32, np.int64, np.int64)
+    shapes = latent_split.scratch_shapes(1, heads, width, (most + 1) * kpool)
+    scratch = tuple(np.zeros(*one) for one in zip(shapes, kinds, strict=True))
+    q, latent = np.zeros((1, heads * width), i16), np.zeros((1, 8, width), i16)
+    at = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int32))
+    kept = (np.zeros((1, most), np.int32), np.zeros(1, np.int64))
+    out = np.zeros((1, heads * width), f32)
+    latent_split.attend_split(
+        0, q, np.zeros((1, heads), i8), *at, latent, -10, 8, kpool, *kept, f32(1), out, scratch, 0,
+        1,
+    )  # fmt: skip
