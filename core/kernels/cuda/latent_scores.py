@@ -1,11 +1,11 @@
-"""Scores of heads over the latent rows that they see, on the tensor cores, and the weights P.
+"""Scores of heads over the latent rows that they see, on the tensor cores.
 
 A warp has 16 heads in registers; 32 latent rows at a time pass by in shared memory. Both are int16
 as two bytes, so a score is four products of bytes. Scores stand in scratch as the lanes of a warp
 hold them: of a tile of 32 rows by a block of 16 heads word 128 n + 4 (4 g + t) + c has row 8 n + 2
-t + (c & 1) and head g + 8 (c >> 1). Weights take their place as bytes: word 128 b + 4 lane + i has
-byte b of rows 2 t, 2 t + 1, 8 + 2 t, 9 + 2 t of head g, of head g + 8, then of both 16 rows on:
-operand A of a product over 32 rows.
+t + (c & 1) and head g + 8 (c >> 1). The weights P take their place as bytes: word 128 b + 4 lane +
+i has byte b of rows 2 t, 2 t + 1, 8 + 2 t, 9 + 2 t of head g, of head g + 8, then of both 16 rows
+on: operand A of a product over 32 rows.
 """
 
 from functools import cache
@@ -14,11 +14,9 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from ..attend_tile import P_ONE
-from ..scalars import LOG2E, exp2c, flt, mul, pow2, rint, rn, sub, to_int
 from ..scalars import bits as bits_of
+from ..scalars import mul, pow2, rn
 from ..weigh import LOWEST, in_order
-from .intrinsics import high_halves, low_halves
 from .target import WARP, device, kernel, lane_apart
 from .tensor import (
     copies_done,
@@ -224,69 +222,3 @@ def score_kernel(width):
 
     score_latents.__name__ += f"_{width}"
     return kernel(score_latents, 2 * WARP * line * 4)
-
-
-@device
-def weight_of(score, j, seen, top):
-    """P of row j, and 0 past the rows that are seen."""
-    if j >= seen:
-        return i32(0)
-    return to_int(rint(mul(exp2c(mul(sub(flt(in_order(score)), top), LOG2E)), P_ONE)))
-
-
-@device
-def greatest(tops, at, parts, head, t):
-    """A head's greatest score, out of those of all parts; the four lanes of a head share it out."""
-    top = LOWEST
-    for first in range(t, parts, 32):
-        for k in range(8):  # whose loads do not wait for one another
-            top = max(top, tops[at * parts + min(first + 4 * k, parts - 1), head])
-    return flt(in_order(top_of_row(top)))
-
-
-@device
-def put_bytes(scores, to, p):
-    """The bytes of P, p [16] as scores stand, as three operands A."""
-    for b in range(3):
-        words = cuda.local.array(4, types.int32)
-        for i in range(4):
-            k = 8 * (i >> 1) + 2 * (i & 1)
-            if b < 2:
-                left, right = low_halves(p[k], p[k + 1]), low_halves(p[k + 4], p[k + 5])
-            else:
-                left, right = high_halves(p[k], p[k + 1]), high_halves(p[k + 4], p[k + 5])
-            words[i] = high_bytes(left, right) if b == 1 else low_bytes(left, right)
-        put_four(scores, to + 128 * b, words[0], words[1], words[2], words[3])
-
-
-@kernel
-def weigh_latents(positions, counts, kpool, scores, tiles, tops, parts, d, first):
-    """Scores become weights: a warp a tile, block of heads blockIdx.y, row first + blockIdx.z.
-
-    d [., heads] takes the sums of the weights.
-    """
-    lane, at, block = cuda.laneid, cuda.blockIdx.z, cuda.blockIdx.y
-    tile = i64(cuda.blockIdx.x * (cuda.blockDim.x >> 5) + (cuda.threadIdx.x >> 5))
-    seen = seen_by(positions[first + at], counts[first + at], kpool)
-    if tile * WARP >= seen:
-        return
-    g, t = lane >> 2, lane & 3
-    head, other = HEADS * block + g, HEADS * block + g + 8
-    top, top_other = greatest(tops, at, parts, head, t), greatest(tops, at, parts, other, t)
-    to = ((at * tiles + tile) * cuda.gridDim.y + block) * TILE + 4 * lane
-    p, total, more = cuda.local.array(16, types.int32), i32(0), i32(0)
-    for n in range(4):
-        four, j = four_words(scores, to + 128 * n), tile * WARP + 8 * n + 2 * t
-        p[4 * n] = weight_of(four[0], j, seen, top)
-        p[4 * n + 1] = weight_of(four[1], j + 1, seen, top)
-        p[4 * n + 2] = weight_of(four[2], j, seen, top_other)
-        p[4 * n + 3] = weight_of(four[3], j + 1, seen, top_other)
-        total = i32(total + i32(p[4 * n] + p[4 * n + 1]))
-        more = i32(more + i32(p[4 * n + 2] + p[4 * n + 3]))
-    put_bytes(scores, to, p)
-    for apart in (1, 2):
-        total = i32(total + lane_apart(total, apart))
-        more = i32(more + lane_apart(more, apart))
-    if t == 0:
-        cuda.atomic.add(d, (at, head), i64(total))
-        cuda.atomic.add(d, (at, other), i64(more))

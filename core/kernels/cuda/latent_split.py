@@ -5,8 +5,9 @@ Few rows are cut into parts along what they see; where rows are many, each is on
 
 import numpy as np
 
-from .latent_scores import HEADS, TILE, list_latents, score_kernel, weigh_latents
+from .latent_scores import HEADS, TILE, list_latents, score_kernel
 from .latent_sums import BLOCKS, COLUMNS, MOST_ROWS, PAIR, QUARTERS, close_latents, sums_kernel
+from .latent_weights import weigh_latents
 from .target import SIMULATED, WARP, threads
 
 i32 = np.int32
