@@ -60,6 +60,13 @@ def steps(rig: GlmRig, rounds: int) -> list[Told]:
     return found
 
 
+def one_step(rig: GlmRig) -> list[Told]:
+    """A prompt of one row."""
+    one, seat = rig.begin(TOKENS[:1])
+    prompt = f.PromptStepRun(stream=one, first=0, rows=1)
+    return [told(rig.step(*seat, *rig.lease(one, 1), prompt, every_row=True)[0])]
+
+
 def drafted(rig: GlmRig) -> list[Any]:
     """What is drafted by lane, and how much of it."""
     counts = rig.device.draft_counts
@@ -77,7 +84,7 @@ def round_of(rig: GlmRig, stream: Any, new: list[int]) -> list[Any]:
 
 
 def main() -> None:
-    """Play on both devices; the argument: how many rounds."""
+    """Play on both devices; the argument: how many rounds, or none for one row without drafts."""
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
     use_cache()
@@ -85,10 +92,13 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         path = write(Path(folder) / "tiny", sizes, stored(weights(sizes), "BF16"))
         for kind in (GlmRig, GlmEagerRig):
+            rounds = [int(one) for one in sys.argv[1:]]
+            drafts = DRAFTS if rounds else 0
             with kind(
-                checkpoint=GlmCheckpoint(path), page_rows=PAGE, drafts=DRAFTS, poison="a", **SMALL
+                checkpoint=GlmCheckpoint(path), page_rows=PAGE, drafts=drafts, poison="a", **SMALL
             ) as rig:
-                print(json.dumps(steps(rig, int(sys.argv[1]))), flush=True)  # noqa: T201
+                found = steps(rig, rounds[0]) if rounds else one_step(rig)
+                print(json.dumps(found), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

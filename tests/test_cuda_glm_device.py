@@ -97,10 +97,11 @@ def sessions_on(device: str, make: Any) -> list[int]:
 # --- on the simulated one ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_simulated_device_says_what_the_cpu_says() -> None:
+@pytest.mark.parametrize("rounds", [[], pytest.param(["2"], marks=pytest.mark.slow)])
+def test_the_simulated_device_says_what_the_cpu_says(rounds: list[str]) -> None:
+    """One row; or two prompts, windows of drafts, a state that is kept and resumed."""
     environment = dict(os.environ, NUMBA_ENABLE_CUDASIM="1")
-    command = [sys.executable, str(HERE / "cuda_simulated_glm.py"), "2"]
+    command = [sys.executable, str(HERE / "cuda_simulated_glm.py"), *rounds]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-3000:]
     cpu, simulated = (json.loads(line) for line in done.stdout.splitlines())
