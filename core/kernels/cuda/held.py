@@ -31,7 +31,7 @@ f32, i32 = np.float32, np.int32
 WHOLE, WHOLE_BITS = f32(3 << 22), i32(0x4B400000)
 ROOM = 32  # int32 of a search: one a warp
 MOST_THREADS = 1024  # of a block: a thread has 64 registers at least
-MOST = 16  # elements that a thread holds
+MOST, MOST_PARTLY = 16, 12  # elements that a thread holds, where all are there and where not
 CHIP = 264  # rows from which on blocks are smaller, so that more of them fit a chip
 
 
@@ -43,7 +43,8 @@ def held_shape(rows, width):
     few = rows <= CHIP
     block = threads(min(MOST_THREADS, max(128, -(-width // (128 if few else 256)) * 32)))
     each = -(-width // block)
-    return (block, each, block * each == width) if each <= MOST else None
+    whole = block * each == width
+    return (block, each, whole) if each <= (MOST if whole else MOST_PARTLY) else None
 
 
 if SIMULATED:
