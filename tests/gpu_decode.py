@@ -35,7 +35,7 @@ def main(named: str) -> None:
     """Print the table."""
     use_cache()
     with TemporaryDirectory() as folder:
-        name = named or os.environ.get("KVTAPE_GPU_MODEL") or model(Path(folder))
+        name = named_model(named, Path(folder))
         tell(f"{Path(name).name}: prompts of {PROMPT}, replies of {REPLY} tokens, medians")
         tell(
             "| streams | way | tok/s, all streams | tok/s, one of them | beside nothing recorded |"
@@ -54,6 +54,11 @@ def main(named: str) -> None:
 def tell(line: str) -> None:
     """A line, at once."""
     print(line, flush=True)  # noqa: T201
+
+
+def named_model(named: str, folder: Path) -> str:
+    """What was named, here or in KVTAPE_GPU_MODEL, or what is at hand."""
+    return named or os.environ.get("KVTAPE_GPU_MODEL") or model(folder)
 
 
 def model(folder: Path) -> str:

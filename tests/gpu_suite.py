@@ -42,6 +42,7 @@ TESTS = ("-m", "pytest", "-q", "-m", "gpu", "--no-header", "-k", "not bits_of_it
 PARTS = (
     Part("Contract", module("gpu_contract"), lines=12),
     Part("Tests", (*TESTS, *(str(one) for one in sorted(ROOT.glob("tests/test_cuda_*.py")))), 600),
+    Part("Tapes of both devices", module("gpu_sessions", "both")),
     Part("Decode", module("gpu_decode")),
     Part("Kernels", module("cuda_bench")),
     Part("Mixers", module("cuda_bench_mixers")),

@@ -1,0 +1,171 @@
+"""Run as a process: sessions of a llama recorded here, on a CPU or a GPU, and tapes replayed here.
+
+    gpu_sessions.py record cpu|cuda MODEL TAPE ragged|mixed
+    gpu_sessions.py replay cpu|cuda MODEL TAPE...
+    gpu_sessions.py both
+
+both: each on a CPU and on a GPU of this machine, replayed on the other, with the model of
+gpu_decode.py.
+
+ragged: six sessions, one of 256 tokens, prompts of all lengths, a second turn; every digest.
+mixed: twenty at once, some of two turns, some cancelled, more kept than there are pages for, with
+poison. What is recorded on one kind of device is to be replayed on the other.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from kvtape.devices.http.engine import Finished, Tokens
+from kvtape.devices.kernel_cache import use_cache
+from kvtape.events.commands import Arrive
+from kvtape.events.ids import RequestId, SessionId, Token
+from kvtape.events.reader import Tape
+from kvtape.events.records import Sampling
+from kvtape.replay.bench_engine import Engine
+from kvtape.replay.models import load
+from kvtape.replay.opening import RunOptions
+
+from .gpu_decode import named_model
+
+OPTIONS = {
+    "ragged": RunOptions(lanes=8, context=512, digests="full"),
+    "mixed": RunOptions(lanes=6, context=512, pages=60, digests="rows", poison="a"),
+}
+WARM = int(np.float32(0.8).view(np.int32))
+CANCELLED_AT = 7  # tokens
+
+
+def tell(line: str) -> None:
+    """A line, at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+class Talk:
+    """Sessions beside each other over one engine."""
+
+    def __init__(self, engine: Engine, vocab: int) -> None:
+        self.engine, self.vocab = engine, vocab
+        self.rng = np.random.default_rng(11)
+
+    def ids(self, count: int) -> list[int]:
+        """Random tokens."""
+        return list(map(int, self.rng.integers(3, self.vocab, count)))
+
+    async def turn(self, name: str, prompt: list[int], tokens: int, *, cancels: bool) -> list[int]:
+        """The reply's tokens; warm, by the session's seed, or greedy."""
+        request, found = RequestId(name), list[int]()
+        seed = sum(map(ord, name))
+        wish = Arrive(
+            request=request, session=SessionId(name.split(".")[0]),
+            prompt=tuple(map(Token, prompt)), history_tokens=len(prompt), max_new=tokens,
+            ignore_eos=True, sampling=Sampling(temperature_bits=WARM * (seed % 2), seed=seed),
+        )  # fmt: skip
+        async for news in self.engine.live.door.submit(wish):
+            if isinstance(news, Tokens):
+                found += news.ids
+            elif not isinstance(news, Finished):
+                raise RuntimeError(f"{name}: {news}")
+            if cancels and len(found) >= CANCELLED_AT:
+                self.engine.live.door.cancel(request, "the client left")
+                cancels = False
+        return found
+
+    async def session(self, name: str, lengths: list[int], tokens: int, *, cancels: bool) -> None:
+        """As many turns as there are lengths of what is new in each."""
+        said: list[int] = []
+        for at, length in enumerate(lengths):
+            said += self.ids(length)
+            said += await self.turn(f"{name}.{at}", said, tokens, cancels=cancels)
+
+    async def ragged(self) -> None:
+        """Six sessions."""
+        sizes = [([64, 9], 40), ([3], 256), ([130], 30), ([17], 70), ([1], 12), ([33], 90)]
+        await asyncio.gather(
+            *(self.session(f"r{at}", *one, cancels=False) for at, one in enumerate(sizes))
+        )
+
+    async def mixed(self) -> None:
+        """Twenty sessions: every fourth has two turns, every fifth is cancelled."""
+        await asyncio.gather(
+            *(
+                self.session(
+                    f"m{at}", [int(self.rng.integers(2, 150)), *([20] if at % 4 == 0 else [])],
+                    int(self.rng.integers(12, 60)), cancels=at % 5 == 3,
+                )
+                for at in range(20)
+            )
+        )  # fmt: skip
+
+
+def record(device: str, model: str, path: Path, which: str) -> None:
+    """A tape of sessions."""
+    options = OPTIONS[which]
+    options = type(options)(**{**{n: getattr(options, n) for n in options.__slots__},
+                               "device": device, "threads": 2})  # fmt: skip
+    loaded = load(model, options, lambda line: None, lambda done, total: None)
+    engine, start = Engine(loaded.opened, loaded.devices, path), time.perf_counter()
+    talk = Talk(engine, loaded.opened.rules.vocab)
+    try:
+        asyncio.run(getattr(talk, which)())
+        meters = engine.live.door.meters()
+    finally:
+        engine.close()
+    with Tape.open(path) as tape:
+        facts = Counter(fact.kind for _, fact in tape.facts())
+    told = {"hits": meters.hits, "evicted": meters.evicted + meters.reclaimed,
+            "tokens": meters.generated_tokens, "steps": meters.steps}  # fmt: skip
+    tell(f"{path.name}: {told}, {dict(facts)}, {time.perf_counter() - start:.1f} s")
+
+
+def replay(device: str, model: str, paths: list[str]) -> bool:
+    """Whether every tape is equal here."""
+    equal = True
+    for path in paths:
+        command = [sys.executable, "-m", "kvtape", "replay", path, "--device", device,
+                   "--model", model, "--json"]  # fmt: skip
+        start = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True)
+        told = json.loads(done.stdout) if done.returncode in (0, 1) else {}
+        verdict = told.get("verdict", done.stderr[-1500:])
+        equal = equal and verdict == "equal"
+        tell(f"{Path(path).name} on {device}: {verdict}, {time.perf_counter() - start:.1f} s")
+        if verdict != "equal":
+            tell(json.dumps(told)[:1500])
+    return equal
+
+
+def both() -> bool:
+    """Whether all that is recorded here is equal on the other kind of device."""
+    equal = True
+    with TemporaryDirectory() as folder:
+        model = named_model("", Path(folder))
+        for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
+            for which in OPTIONS:
+                path = Path(folder) / f"{which}-{device}.tape"
+                record(device, model, path, which)
+                equal = replay(other, model, [str(path)]) and equal
+    return equal
+
+
+def main(arguments: list[str]) -> int:
+    """1 if a tape is not equal."""
+    use_cache()
+    if arguments == ["both"]:
+        return int(not both())
+    what, device, model, *rest = arguments
+    if what == "record":
+        record(device, model, Path(rest[0]), rest[1])
+        return 0
+    return int(not replay(device, model, rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
