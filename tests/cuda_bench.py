@@ -16,7 +16,7 @@ from numba import cuda
 
 from kvtape.core.kernels.cuda import (
     experts,
-    kda,
+    kda_recurrence,
     latent_split,
     linear,
     linear_heads,
@@ -172,8 +172,8 @@ def rows_alone() -> Iterator[Line]:
         given = (x, w, FLOAT(1e-5), digits(rows, width), exponents(rows), flags, 0, rows)
         made = [call(norm.rmsnorm_q16, *given)] * 20
         yield f"rmsnorm_q16 {rows} x {width}", timed(made), rows * width * 6
-        given = (x, digits(rows, width), exponents(rows), flags, 0, rows)
-        made = [call(quantise.q16_rows, *given)] * 20
+        plain = (x, digits(rows, width), exponents(rows), flags, 0, rows)
+        made = [call(quantise.q16_rows, *plain)] * 20
         yield f"q16_rows {rows} x {width}", timed(made), rows * width * 6
     heads, width = 64, 128
     for rows in (1, 512):
@@ -182,7 +182,11 @@ def rows_alone() -> Iterator[Line]:
         q, k, a, o = (floats(rows, wide) for _ in range(4))
         kept = (q, k, floats(rows, 3 * wide), a, floats(rows, heads), states, runs, o, 0, heads)
         size = 2 * heads * width * width * 4 + rows * wide * 20
-        yield f"kda_rows, {rows} rows of 64 heads", timed([call(kda.kda_rows, *kept)] * 4), size
+        yield (
+            f"kda_rows, {rows} rows of 64 heads",
+            timed([call(kda_recurrence.kda_rows, *kept)] * 4),
+            size,
+        )
 
 
 def sparse() -> Iterator[Line]:

@@ -107,7 +107,7 @@ def resources(ptx: str, chip: str) -> tuple[int, int, int]:
 
 def main(chip: str, shard: int, shards: int) -> None:
     """Compile everything for a chip such as sm_90, or every so many kernels of it."""
-    capability = (int(chip[3:-1]), int(chip[-1]))
+    capability: tuple[Any, ...] = (int(chip[3:-1]), int(chip[-1]))
     current = SimpleNamespace(compute_capability=capability)
     DISPATCHER.get_current_device = CUDA.get_current_device = lambda: current
     if tiles.warpgroups():

@@ -110,9 +110,9 @@ def heads_tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, in
         x.view(np.int32).reshape(-1), ex.reshape(-1), packed(weights.reshape(-1, inputs)),
         ew.reshape(-1), before.reshape(-1),
     )  # fmt: skip
-    *made, y = map(cuda.to_device, given)
+    words, on_x, w, on_w, y = map(cuda.to_device, given)
     to = (inputs // 2, rows, heads, outputs // 16, y, stride, column0)
-    linear_tiles.heads_tiles(0, most, *made, *to)
+    linear_tiles.heads_tiles(0, most, words, on_x, w, on_w, *to)
     for head in range(heads):
         mine = slice(column0 + head * outputs, column0 + (head + 1) * outputs)
         before[:, mine] = mapped(x[head], ex[head], weights[head], ew[head])
@@ -121,11 +121,12 @@ def heads_tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, in
 
 def routed(rng: np.random.Generator, rows: int, many: int, chosen: int, tiles: bool) -> bool:
     """Whether grouped experts, by tiles or not, give what each gives alone."""
-    usual, experts.many_slots = experts.many_slots, lambda *_: tiles
+    grouped: Any = experts
+    usual, grouped.many_slots = grouped.many_slots, lambda *_: tiles
     try:
         return _routed(rng, rows, many, chosen)
     finally:
-        experts.many_slots = usual
+        grouped.many_slots = usual
 
 
 def _routed(rng: np.random.Generator, rows: int, many: int, chosen: int) -> bool:
