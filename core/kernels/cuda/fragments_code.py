@@ -13,6 +13,7 @@ PRODUCTS = (((0, 0),), ((0, 1), (1, 0)), ((1, 1),))
 
 
 def asm(builder, text, form, result, values):
+    """An instruction that gives a value."""
     kind = ir.FunctionType(result, [one.type for one in values])
     return builder.call(ir.InlineAsm(kind, text, form), values)
 
@@ -41,6 +42,7 @@ def bytes_of(builder, a, b, low):
 
 
 def mma(builder, kinds, a, b, sums):
+    """sums + a by b on the tensor core: 16 outputs, 8 rows, 32 inputs."""
     text = (
         f"mma.sync.aligned.m16n8k32.row.col.s32.{kinds[0]}.{kinds[1]}.s32 "
         "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
@@ -51,6 +53,7 @@ def mma(builder, kinds, a, b, sums):
 
 
 def address(builder, base, offset):
+    """Where a pointer points, so many bytes further, as a number."""
     return builder.add(builder.ptrtoint(base, WIDE), offset)
 
 
@@ -110,6 +113,7 @@ def loop(builder, tile, last, step, least, body):
 
 
 def slot(builder, kind):
+    """Room for a value that goes round in a loop; registers hold it."""
     with builder.goto_entry_block():
         return builder.alloca(kind)
 
