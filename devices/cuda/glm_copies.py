@@ -98,7 +98,7 @@ class CardCopies:
         return self.memory.kept_states[place], self.memory.kept_raw[place]
 
     def _brought(self, of: Array) -> NDArray[np.float32]:
-        host = np.empty(of.shape, of.dtype)
+        host = np.empty(of.shape, np.float32)
         self.memory.card.download(of, host)
         self.memory.card.wait()
         return host

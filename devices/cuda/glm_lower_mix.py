@@ -9,7 +9,8 @@ from ...core.kernels.cuda.conv import conv_rows
 from ...core.kernels.cuda.experts import expert_down, expert_up, list_busy
 from ...core.kernels.cuda.experts_plain import plain_down, plain_up
 from ...core.kernels.cuda.glm_rows import repeat_rows
-from ...core.kernels.cuda.kda import kda_gate, kda_prepare, kda_rows
+from ...core.kernels.cuda.kda import kda_gate, kda_prepare
+from ...core.kernels.cuda.kda_recurrence import kda_rows
 from ...core.kernels.cuda.latent import latent_rows
 from ...core.kernels.cuda.latent_attend import latent_attend
 from ...core.kernels.cuda.latent_split import attend_split, fits
