@@ -78,6 +78,11 @@ def check_twins(names: list[str], cases: int) -> None:
             tell(f"bits {one.name}: {verdict.equal} {verdict.first} {time.time() - start:.1f} s")
 
 
+def repeated(rows: Any, many: int) -> Any:
+    """So many rows, the same over and over."""
+    return np.resize(rows, (many, *rows.shape[1:]))
+
+
 def check_attention() -> None:
     """Rows of the real widths, alone and together."""
     kernel = next(one for one in registry.kernels() if one.name == "latent_attend")
@@ -98,7 +103,7 @@ def check_attention() -> None:
         want = np.full((rows, HEADS * LATENT), 5, f32)
         kernel.meaning(*given, f32(1 / 16), want, 0, rows * 4)
         for many in (rows, 40):
-            whole = [np.resize(one, (many, *one.shape[1:])) if k in (0, 1, 2, 3, 9, 10) else one
+            whole = [repeated(one, many) if k in (0, 1, 2, 3, 9, 10) else one
                      for k, one in enumerate(given)]  # fmt: skip
             placed = [DEVICE(np.ascontiguousarray(one)) if isinstance(one, np.ndarray) else one
                       for one in whole]  # fmt: skip

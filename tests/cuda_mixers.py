@@ -11,6 +11,9 @@ from kvtape.core.kernels.latent_attend import head_blocks
 from kvtape.core.kernels.quantise import hard_rows
 
 Array = Any
+SITES: Any = sites
+SPLIT: Any = latent_split
+KDA: Any = kda
 f32, i8, i16, u8 = np.float32, np.int8, np.int16, np.uint8
 EPS = f32(1e-5)
 
@@ -41,7 +44,7 @@ def mixed(rng: Any, rows: int, n: int, width: int) -> bool:
     q, e = np.zeros((rows, n * width), i16), np.zeros(rows, i8)
     flags = rng.integers(0, 2, rows).astype(u8)
     given = tuple(map(cuda.to_device, (x, site, y, q, e, flags)))
-    sites.mix_streams(0, *given[:3], EPS, *given[3:], 0, rows)
+    SITES.mix_streams(0, *given[:3], EPS, *given[3:], 0, rows)
     meaning_of("hc_write")(x, site, y, 0, rows)
     meaning_of("rmsnorm_q16")(x, np.ones(n * width, f32), EPS, q, e, flags, 0, rows)
     both = ((x, given[0]), (q, given[3]), (e, given[4]), (flags, given[5]))
@@ -55,7 +58,7 @@ def opened(rng: Any, rows: int, n: int, width: int) -> bool:
     u, q = np.zeros((rows, width), f32), np.zeros((rows, width), i16)
     e, flags = np.zeros(rows, i8), np.zeros(rows, u8)
     given = tuple(map(cuda.to_device, (x, site, w, q, e, flags)))
-    sites.read_site(0, *given[:3], EPS, *given[3:], 0, rows)
+    SITES.read_site(0, *given[:3], EPS, *given[3:], 0, rows)
     meaning_of("hc_read")(x, site, u, 0, rows)
     meaning_of("rmsnorm_q16")(u, w, EPS, q, e, flags, 0, rows)
     both = ((q, given[3]), (e, given[4]), (flags, given[5]))
@@ -88,7 +91,7 @@ def attended(rng: Any, rows: int, heads: int, width: int, most: int) -> bool:
     )
     want = np.full((rows, heads * width), 5, f32)
     out, rest = cuda.to_device(want), (exponent, page_rows, kpool)
-    latent_split.attend_split(0, *placed, *rest, chosen, many, scale, out, scratch, 0, rows)
+    SPLIT.attend_split(0, *placed, *rest, chosen, many, scale, out, scratch, 0, rows)
     last = rows * head_blocks(heads)
     meaning_of("latent_attend")(*given[:6], *rest, picked, counts, scale, want, 0, last)
     return same(want, out)
@@ -108,16 +111,16 @@ def wide() -> None:
     heads, width, rows = 2, 128, np.zeros((1, 3 * 256), f32)
     q, k, a, o = (np.zeros((1, heads * width), f32) for _ in range(4))
     beta, flags, decay = np.zeros((1, heads), f32), np.zeros(1, u8), np.zeros(heads, f32)
-    kda.kda_prepare(
+    KDA.kda_prepare(
         0, rows, q, 0, q[0], decay, f32(-5), beta, 0, q, k, a, beta, flags, 0, heads
     )  # fmt: skip
     states = np.zeros((1, 1, heads, width, width), f32)
-    kda.kda_rows(0, q, k, rows, a, beta, states, np.zeros((1, 4), np.int64), o, 0, heads)
-    kda.kda_gate(0, o, q, 0, q[0, :width], EPS, a, 0, flags, 0, heads)
+    KDA.kda_rows(0, q, k, rows, a, beta, states, np.zeros((1, 4), np.int64), o, 0, heads)
+    KDA.kda_gate(0, o, q, 0, q[0, :width], EPS, a, 0, flags, 0, heads)
     hidden, e = 4096, np.zeros(1, i8)
     x, site, u = np.zeros((1, 4 * hidden), f32), np.zeros((1, 24), f32), np.zeros((1, hidden), f32)
-    sites.mix_streams(0, x, site, u, EPS, np.zeros((1, 4 * hidden), i16), e, flags, 0, 1)
-    sites.read_site(0, x, site, u[0], EPS, np.zeros((1, hidden), i16), e, flags, 0, 1)
+    SITES.mix_streams(0, x, site, u, EPS, np.zeros((1, 4 * hidden), i16), e, flags, 0, 1)
+    SITES.read_site(0, x, site, u[0], EPS, np.zeros((1, hidden), i16), e, flags, 0, 1)
     wide_attention()
 
 
@@ -131,7 +134,7 @@ def wide_attention() -> None:
     at = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.int32))
     kept = (np.zeros((1, most), np.int32), np.zeros(1, np.int64))
     out = np.zeros((1, heads * width), f32)
-    latent_split.attend_split(
+    SPLIT.attend_split(
         0, q, np.zeros((1, heads), i8), *at, latent, -10, 8, kpool, *kept, f32(1), out, scratch, 0,
         1,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from ..scalars import (
     sigmoid,
     sqrt,
 )
-from .kda_recurrence import kda_rows
+from .kda_recurrence import kda_rows as kda_rows
 from .target import WARP, device, kernel, threads, warp_sum, warp_top
 from .twins import twin
 

@@ -136,10 +136,54 @@ def fetch_rows(
 
 
 @cache
+def tile_products(width):
+    """The part that multiplies a warp's heads by a tile of rows of so many values."""
+    steps, line = width // 32, width // 2 + 16
+
+    @device
+    def multiply(sums, room, start, high, low):
+        rows_high = cuda.local.array(8, types.int32)
+        rows_low = cuda.local.array(8, types.int32)
+        for s in range(steps):
+            for n in range(4):
+                w = four_words(room, start + 8 * n * line + 16 * s)
+                rows_high[2 * n], rows_low[2 * n] = high_bytes(w[0], w[1]), low_bytes(w[0], w[1])
+                rows_high[2 * n + 1] = high_bytes(w[2], w[3])
+                rows_low[2 * n + 1] = low_bytes(w[2], w[3])
+            # Products onto one sum stand apart, so that none waits for the one before it.
+            for n in range(4):
+                a, b = rows_high[2 * n], rows_high[2 * n + 1]
+                onto_ss(sums, SUMS * n, high, 4 * s, a, b)
+                onto_us(sums, SUMS * n + 4, low, 4 * s, a, b)
+            for n in range(4):
+                a, b = rows_low[2 * n], rows_low[2 * n + 1]
+                onto_uu(sums, SUMS * n + 8, low, 4 * s, a, b)
+                onto_su(sums, SUMS * n + 4, high, 4 * s, a, b)
+
+    return multiply
+
+
+@device
+def put_scores(sums, first, seen, on_head, on_other, scale, scores, to, mine):
+    """A lane's scores into their place, of rows from `first` on; the greatest of each head."""
+    top, top_other = LOWEST, LOWEST
+    for n in range(4):
+        j, k = first + 8 * n, SUMS * n
+        a = score_of(sums, k, on_head, scale) if j < seen else LOWEST
+        b = score_of(sums, k + 1, on_head, scale) if j + 1 < seen else LOWEST
+        c = score_of(sums, k + 2, on_other, scale) if j < seen else LOWEST
+        e = score_of(sums, k + 3, on_other, scale) if j + 1 < seen else LOWEST
+        top, top_other = max(top, max(a, b)), max(top_other, max(c, e))
+        if mine:
+            put_four(scores, to + 128 * n, a, b, c, e)
+    return top, top_other
+
+
+@cache
 def score_kernel(width):
     """The kernel for rows of so many values, a multiple of 32."""
     steps, words, line = width // 32, width // 2, width // 2 + 16
-    held = 4 * (width // 32)
+    held, multiply = 4 * (width // 32), tile_products(width)
 
     def score_latents(
         q, eq, positions, latent, exponent, kpool, counts, scale, places, scores, tiles, tops,
@@ -180,41 +224,15 @@ def score_kernel(width):
                 1 - side, words, line,
             )  # fmt: skip
             sums = cuda.local.array(ALL_SUMS, types.int32)
-            rows_high = cuda.local.array(8, types.int32)
-            rows_low = cuda.local.array(8, types.int32)
             for k in range(ALL_SUMS):
                 sums[k] = 0
-            from_side = side * WARP * line
-            for s in range(steps):
-                for n in range(4):
-                    w = four_words(room, from_side + (8 * n + g) * line + 16 * s + 4 * t)
-                    rows_high[2 * n], rows_high[2 * n + 1] = (
-                        high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
-                    )  # fmt: skip
-                    rows_low[2 * n], rows_low[2 * n + 1] = (
-                        low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
-                    )  # fmt: skip
-                # Products onto one sum stand apart, so that none waits for the one before it.
-                for n in range(4):
-                    a, b = rows_high[2 * n], rows_high[2 * n + 1]
-                    onto_ss(sums, SUMS * n, high, 4 * s, a, b)
-                    onto_us(sums, SUMS * n + 4, low, 4 * s, a, b)
-                for n in range(4):
-                    a, b = rows_low[2 * n], rows_low[2 * n + 1]
-                    onto_uu(sums, SUMS * n + 8, low, 4 * s, a, b)
-                    onto_su(sums, SUMS * n + 4, high, 4 * s, a, b)
-            for n in range(4):
-                j, k = tile * WARP + 8 * n + 2 * t, SUMS * n
-                a = score_of(sums, k, on_head, scale) if j < seen else LOWEST
-                b = score_of(sums, k + 1, on_head, scale) if j + 1 < seen else LOWEST
-                c = score_of(sums, k + 2, on_other, scale) if j < seen else LOWEST
-                e = score_of(sums, k + 3, on_other, scale) if j + 1 < seen else LOWEST
-                top, top_other = max(top, max(a, b)), max(top_other, max(c, e))
-                if own < blocks:
-                    to = ((at * tiles + tile) * blocks + block) * TILE
-                    put_four(scores, to + 128 * n + 4 * lane, a, b, c, e)
-            tile += parts
-            side = 1 - side
+            multiply(sums, room, side * WARP * line + g * line + 4 * t, high, low)
+            to = ((at * tiles + tile) * blocks + block) * TILE + 4 * lane
+            found = put_scores(
+                sums, tile * WARP + 2 * t, seen, on_head, on_other, scale, scores, to, own < blocks
+            )
+            top, top_other = max(top, found[0]), max(top_other, found[1])
+            tile, side = tile + parts, 1 - side
         top, top_other = top_of_row(top), top_of_row(top_other)
         if t == 0 and own < blocks:
             to = at * parts + cuda.blockIdx.x

@@ -62,34 +62,73 @@ def put_product(sums, m, c, at, part, parts, row, head, heads, column, width, n,
                 n[(at * parts + part) * heads * width + here] = total
 
 
+@device
+def fetch_tile(
+    room, shares, at_hand, latent, places, listed, scores, whole, apart, mine, column0, chunks,
+    words, tile, parts, last, side, place,
+):  # fmt: skip
+    """Start the copies of a tile, whose places are at hand, and of a later one's places."""
+    me, c, step = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    while c < WARP * CHUNKS and tile < last:
+        j, inside = c // CHUNKS, c % CHUNKS * 4
+        if inside < chunks * 4:
+            source = i64(at_hand[place * WARP + j]) * words + column0 + inside
+            copy_four(room, (side * WARP + j) * LINE + inside, latent, source)
+        c += step
+    c = me
+    while c < mine * BYTES // 4 and tile < last:
+        j, inside = c // (BYTES // 4), c % (BYTES // 4) * 4
+        source = whole + tile * apart + j * TILE + inside
+        copy_four(shares, (side * BLOCKS + j) * BYTES + inside, scores, source)
+        c += step
+    if me < WARP and tile + 2 * parts < last:
+        where = listed + (tile + 2 * parts) * WARP + me
+        copy_one(at_hand, ((place + 2) & 3) * WARP + me, places, where)
+    copies_end()
+
+
+@device
+def multiply_tile(sums, room, at, shares, own, other):
+    """A warp's 32 heads, whose weights stand at `own` and `other`, by 32 columns of a tile."""
+    weights = cuda.local.array(OPERANDS, types.int32)
+    for b in range(3):
+        here, there = four_words(shares, own + 128 * b), four_words(shares, other + 128 * b)
+        for k in range(4):
+            weights[4 * b + k], weights[12 + 4 * b + k] = here[k], there[k]
+    for c in range(4):
+        w = columns_of(room, at + 4 * c)
+        h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
+        l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
+        # Products onto one sum stand apart, so that none waits for the one before it.
+        for m in range(PAIR):
+            first_sum, a = (4 * m + c) * SUMS, 12 * m
+            onto_uu(sums, first_sum, weights, a, l0, l1)
+            onto_uu(sums, first_sum + 4, weights, a + 4, l0, l1)
+            onto_uu(sums, first_sum + 8, weights, a + 8, l0, l1)
+        for m in range(PAIR):
+            first_sum, a = (4 * m + c) * SUMS, 12 * m
+            onto_us(sums, first_sum + 4, weights, a, h0, h1)
+            onto_us(sums, first_sum + 8, weights, a + 4, h0, h1)
+            onto_us(sums, first_sum + 12, weights, a + 8, h0, h1)
+
+
+@device
+def put_products(sums, *to):
+    """All sums of a warp; one by one, as registers have no numbers when the code runs."""
+    put_product(sums, 0, 0, *to)
+    put_product(sums, 0, 1, *to)
+    put_product(sums, 0, 2, *to)
+    put_product(sums, 0, 3, *to)
+    put_product(sums, 1, 0, *to)
+    put_product(sums, 1, 1, *to)
+    put_product(sums, 1, 2, *to)
+    put_product(sums, 1, 3, *to)
+
+
 @cache
 def sums_kernel(width):
     """The kernel for rows of so many values, a multiple of 32."""
     words = width // 2
-
-    @device
-    def fetch_tile(
-        room, shares, at_hand, latent, places, listed, scores, whole, apart, mine, column0, chunks,
-        tile, parts, last, side, place,
-    ):  # fmt: skip
-        """Start the copies of a tile, whose places are at hand, and of a later one's places."""
-        me, c, step = cuda.threadIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-        while c < WARP * CHUNKS and tile < last:
-            j, inside = c // CHUNKS, c % CHUNKS * 4
-            if inside < chunks * 4:
-                source = i64(at_hand[place * WARP + j]) * words + column0 + inside
-                copy_four(room, (side * WARP + j) * LINE + inside, latent, source)
-            c += step
-        c = me
-        while c < mine * BYTES // 4 and tile < last:
-            j, inside = c // (BYTES // 4), c % (BYTES // 4) * 4
-            source = whole + tile * apart + j * TILE + inside
-            copy_four(shares, (side * BLOCKS + j) * BYTES + inside, scores, source)
-            c += step
-        if me < WARP and tile + 2 * parts < last:
-            where = listed + (tile + 2 * parts) * WARP + me
-            copy_one(at_hand, ((place + 2) & 3) * WARP + me, places, where)
-        copies_end()
 
     def sum_latents(
         positions, latent, kpool, counts, places, scores, tiles, heads, parts, n, out, first
@@ -109,24 +148,22 @@ def sums_kernel(width):
         chunks = min(COLUMNS // 2, words - column0) // 4
         seen = seen_by(positions[row], counts[row], kpool)
         last = (seen + WARP - 1) // WARP  # tiles
-        sums = cuda.local.array(ALL_SUMS, types.int32)
+        sums, tile, side, place = cuda.local.array(ALL_SUMS, types.int32), part, 0, 0
         for k in range(ALL_SUMS):
             sums[k] = 0
-        weights = cuda.local.array(OPERANDS, types.int32)
         working = block < blocks and 16 * quarter + column0 < words
-        tile, side, place = part, 0, 0
         listed, apart = at * tiles * WARP, blocks * TILE
         whole = at * tiles * apart + block0 * TILE
         if me < WARP:
             for ahead in range(2):
                 if tile + ahead * parts < last:
-                    where = listed + (tile + ahead * parts) * WARP + me
-                    at_hand[ahead * WARP + me] = places[where]
+                    where = listed + (tile + ahead * parts) * WARP
+                    at_hand[ahead * WARP + me] = places[where + me]
         cuda.syncthreads()
         for ahead in range(2):
             fetch_tile(
                 room, shares, at_hand, latent, places, listed, scores, whole, apart, mine,
-                column0, chunks, tile + ahead * parts, parts, last, ahead, ahead,
+                column0, chunks, words, tile + ahead * parts, parts, last, ahead, ahead,
             )  # fmt: skip
         while tile < last:
             copies_done(1)
@@ -134,45 +171,18 @@ def sums_kernel(width):
             free = side + 2 if side == 0 else side - 1
             fetch_tile(
                 room, shares, at_hand, latent, places, listed, scores, whole, apart, mine,
-                column0, chunks, tile + 2 * parts, parts, last, free, (place + 2) & 3,
+                column0, chunks, words, tile + 2 * parts, parts, last, free, (place + 2) & 3,
             )  # fmt: skip
             if working:
-                for m in range(PAIR):
-                    held = (side * BLOCKS + min(block + m, blocks - 1) - block0) * BYTES + 4 * lane
-                    for b in range(3):
-                        four = four_words(shares, held + 128 * b)
-                        for k in range(4):
-                            weights[12 * m + 4 * b + k] = four[k]
-                for c in range(4):
-                    w = columns_of(room, (side * WARP + lane) * LINE + 16 * quarter + 4 * c)
-                    h0, h1 = high_bytes(w[0], w[1]), high_bytes(w[2], w[3])
-                    l0, l1 = low_bytes(w[0], w[1]), low_bytes(w[2], w[3])
-                    # Products onto one sum stand apart, so that none waits for the one before it.
-                    for m in range(PAIR):
-                        first_sum, a = (4 * m + c) * SUMS, 12 * m
-                        onto_uu(sums, first_sum, weights, a, l0, l1)
-                        onto_uu(sums, first_sum + 4, weights, a + 4, l0, l1)
-                        onto_uu(sums, first_sum + 8, weights, a + 8, l0, l1)
-                    for m in range(PAIR):
-                        first_sum, a = (4 * m + c) * SUMS, 12 * m
-                        onto_us(sums, first_sum + 4, weights, a, h0, h1)
-                        onto_us(sums, first_sum + 8, weights, a + 4, h0, h1)
-                        onto_us(sums, first_sum + 12, weights, a + 8, h0, h1)
-            tile += parts
+                own = (side * BLOCKS + block - block0) * BYTES + 4 * lane
+                other = (side * BLOCKS + min(block + 1, blocks - 1) - block0) * BYTES + 4 * lane
+                columns = (side * WARP + lane) * LINE + 16 * quarter
+                multiply_tile(sums, room, columns, shares, own, other)
             side = 0 if side == 2 else side + 1
-            place = (place + 1) & 3
+            tile, place = tile + parts, (place + 1) & 3
         if working:
             head, column = HEADS * block + (lane >> 2), 2 * (column0 + 16 * quarter + (lane & 3))
-            to = (at, part, parts, row, head, heads, column, width, n, out)
-            # One by one: sums stand in registers, which have no numbers when the code runs.
-            put_product(sums, 0, 0, *to)
-            put_product(sums, 0, 1, *to)
-            put_product(sums, 0, 2, *to)
-            put_product(sums, 0, 3, *to)
-            put_product(sums, 1, 0, *to)
-            put_product(sums, 1, 1, *to)
-            put_product(sums, 1, 2, *to)
-            put_product(sums, 1, 3, *to)
+            put_products(sums, at, part, parts, row, head, heads, column, width, n, out)
 
     sum_latents.__name__ += f"_{width}"
     return kernel(sum_latents)

@@ -90,22 +90,16 @@ def put_digits(q, at, held, start, scale):
 
 
 @cache
-def mix_streams_kernel(n):
-    """The kernel for so many streams."""
-    count = 4 * n * EACH
+def mixer(n):
+    """The part that mixes so many streams: a thread's columns of a row, held and put back."""
 
-    def mix_streams_block(x, sites, y, width, stride, eps, q, e, flags, first):
-        """Row first + block; x, y, q [.] flat, q as int32; stride: of y's rows."""
-        room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
-        row, me, step = first + i64(cuda.blockIdx.x), i64(cuda.threadIdx.x), cuda.blockDim.x
-        at, held = row * n * width, cuda.local.array(count, types.float32)
-        site = cuda.local.array(MOST_WEIGHTS, types.float32)
-        for k in range(n * (n + 2)):
-            site[k] = sites[row, k]
+    @device
+    def mix(x, at, y, own, site, width, held):
+        me, step = i64(cuda.threadIdx.x), cuda.blockDim.x
         results = cuda.local.array(OWN, types.float32)
         for i in range(EACH):
             near = min(4 * (me + i * step), width - 4)
-            result = four_of(y, row * stride + near)
+            result = four_of(y, own + near)
             for j in range(4):
                 results[4 * i + j] = result[j]
             for s in range(n):
@@ -128,6 +122,24 @@ def mix_streams_kernel(n):
                     k = 4 * (n * i + s)
                     to = at + s * width + c
                     put_floats(x, to, held[k], held[k + 1], held[k + 2], held[k + 3])
+
+    return mix
+
+
+@cache
+def mix_streams_kernel(n):
+    """The kernel for so many streams."""
+    count, mix = 4 * n * EACH, mixer(n)
+
+    def mix_streams_block(x, sites, y, width, stride, eps, q, e, flags, first):
+        """Row first + block; x, y, q [.] flat, q as int32; stride: of y's rows."""
+        room, wide_room = cuda.shared.array(32, types.int32), cuda.shared.array(32, types.int64)
+        row, me, step = first + i64(cuda.blockIdx.x), i64(cuda.threadIdx.x), cuda.blockDim.x
+        at, held = row * n * width, cuda.local.array(count, types.float32)
+        site = cuda.local.array(MOST_WEIGHTS, types.float32)
+        for k in range(n * (n + 2)):
+            site[k] = sites[row, k]
+        mix(x, at, y, row * stride, site, width, held)
         top, number = tops_of(held, count, room)
         squares = squares_of(held, count, row_exponent(flt(number)), wide_room)
         r = div(ONE, sqrt(add(div(squares, rn(n * width)), eps)))
