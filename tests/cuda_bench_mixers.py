@@ -36,6 +36,8 @@ FLOAT_RATE = 132 * 128 * 1.7e3  # float32 operations a microsecond
 MMA_RATE = 132 * 1.7e3 * 0.62 * 4096  # products of bytes a microsecond, as mma.sync reaches them
 Line = tuple[str, float, float]  # what, microseconds of its floor, microseconds taken
 TOLD: list[str] = []
+SPLIT: Any = latent_split  # numba's types are not ours
+KDA: Any = kda
 
 
 def tell(line: str) -> None:
@@ -108,7 +110,7 @@ def check_attention() -> None:
             placed = [DEVICE(np.ascontiguousarray(one)) if isinstance(one, np.ndarray) else one
                       for one in whole]  # fmt: skip
             out, scratch = zeros(f32, many, HEADS * LATENT), scratch_of(many)
-            latent_split.attend_split(0, *placed, f32(1 / 16), out, scratch, 0, many)
+            SPLIT.attend_split(0, *placed, f32(1 / 16), out, scratch, 0, many)
             have = out.copy_to_host()
             same = all(registry.same_bits(want[row % rows], have[row]) for row in range(many))
             tell(f"bits attention, context {context}, {many} rows: {same}")
@@ -128,11 +130,11 @@ def check_recurrence() -> None:
     )
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     runs = np.array([(n, starts[n], (0, 7, 8, 0, 5)[n], lengths[n]) for n in range(5)], i64)
-    given = (q, k, qkv, a, beta, states.astype(f32), runs, np.zeros((rows, wide), f32))
+    given: Any = (q, k, qkv, a, beta, states.astype(f32), runs, np.zeros((rows, wide), f32))
     meant = [one.copy() for one in given]
     kernel.meaning(*meant, None, 0, len(runs) * heads)
     placed = [DEVICE(one) for one in given]
-    kda.kda_rows(0, *placed, 0, len(runs) * heads)
+    KDA.kda_rows(0, *placed, 0, len(runs) * heads)
     same = [registry.same_bits(meant[k], placed[k].copy_to_host()) for k in (5, 7)]
     tell(f"bits recurrence: states {same[0]}, rows {same[1]}")
 
@@ -192,7 +194,7 @@ def stream_lines(rows: int) -> Iterator[Line]:
     yield "hc_read", memory(5 * wide), timed([call(streams.hc_read, x, site, u, 0, rows)] * 8)
     yield "hc_write", memory(9 * wide), timed([call(streams.hc_write, x, site, u, 0, rows)] * 8)
     codes, e, w = zeros(i16, rows, n * HIDDEN), zeros(i8, rows), floats(HIDDEN)
-    given = (x, site, u, f32(1e-5), codes, e, flags, 0, rows)
+    given: Any = (x, site, u, f32(1e-5), codes, e, flags, 0, rows)
     yield "mix_streams", memory(11 * wide), timed([call(sites.mix_streams, *given)] * 8)
     read = zeros(i16, rows, HIDDEN)
     given = (x, site, w, f32(1e-5), read, e, flags, 0, rows)
@@ -210,7 +212,7 @@ def recurrent_lines(rows: int, lanes: int) -> Iterator[Line]:
     raw, y, taps = floats(rows, 3 * wide + 320), floats(rows, 3 * wide), floats(3 * wide, 4)
     ring = floats(lanes, 4, 3 * wide)
     runs = DEVICE(np.array([(n, n * many, 5, many) for n in range(lanes)], i64))
-    given = (raw, 0, taps, ring, runs, y, 0, 3 * wide)
+    given: Any = (raw, 0, taps, ring, runs, y, 0, 3 * wide)
     yield "conv", memory(rows * wide * 24), timed([call(conv.conv_rows, *given)] * 4)
     f, b, dt, decay = floats(rows, wide), floats(rows, 64), floats(wide), floats(HEADS)
     q, k, a, o = (floats(rows, wide) for _ in range(4))
@@ -232,7 +234,7 @@ def routed_lines(rows: int) -> Iterator[Line]:
     chosen, many = 8, 288
     m, bias = floats(rows, many), floats(many)
     experts, shares = zeros(i64, rows, chosen), floats(rows, chosen)
-    given = (m, bias, chosen, f32(2.5), experts, shares, 0, rows)
+    given: Any = (m, bias, chosen, f32(2.5), experts, shares, 0, rows)
     yield "route", memory(rows * many * 4), timed([call(route.route_rows, *given)] * 4)
     order, starts = zeros(i64, rows * chosen), zeros(i64, many + 1)
     made = call(route.group_rows, experts, order, starts)
@@ -271,7 +273,7 @@ def sparse_lines(rows: int, lanes: int, context: int) -> Iterator[Line]:
 
         def attend(its: Any, spans: Any = spans, scratch: Any = scratch) -> None:
             for span in spans:
-                latent_split.attend_split(
+                SPLIT.attend_split(
                     its, q, eq, *at, latent, -10, PAGE, KPOOL, *kept, f32(1 / 16), out, scratch,
                     *span,
                 )  # fmt: skip
@@ -326,12 +328,10 @@ def main(names: list[str]) -> None:
     A number before the names: so many random cases.
     """
     cases = int(names.pop(0)) if names and names[0].isdigit() else CASES
-    for check in (
-        lambda: check_twins(names, cases),
-        check_attention,
-        check_recurrence,
-        check_sites,
-    ):
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: check_twins(names, cases), check_attention, check_recurrence, check_sites,
+    )  # fmt: skip
+    for check in checks:
         try:
             check()
         except Exception:
