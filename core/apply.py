@@ -168,7 +168,7 @@ def _state_resumed(state: State, fact: f.StateResumed) -> None:
         whole = stream.prompt_tokens // rows
         state.tree.resumed(fact.state, fact.mark // rows, fact.stream, whole)
     stream.phase = Phase.PROMPTING
-    _stays(state, state.resuming.pop(fact.stream), -1)
+    del state.resuming[fact.stream]
     stream.rows = stream.cached = fact.mark
     stream.sums = dict(fact.digest)
 

@@ -129,9 +129,9 @@ class PageBook:
         if self._listed is not None:
             table[:] = self.take(len(table))
             return
-        assert len(table) <= self.free, f"{len(table)} pages are wanted and {self.free} free"
         self._told = ()
-        holders.lease_lowest(self.words, table)
+        enough = holders.lease_lowest(self.words, table)
+        assert enough, f"{len(table)} pages are wanted and {self.free} free"
 
     def _lowest(self, find: Callable[..., None], count: int) -> NDArray[np.int32]:
         assert count <= self.free, f"{count} pages are wanted and {self.free} free"

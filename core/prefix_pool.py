@@ -23,6 +23,7 @@ class PrefixPool:
         assert tree.policy != at.SEEDS and book.order == "lowest"
         self.book = book
         self.tree = tree
+        self._records = tree.record(), tree.record()  # for the next states
         self._went = np.zeros(book.total, np.int32)
 
     def seat(self, prompt: Ids, salt: str, table: Ids, pages: int) -> tuple[StateId, int]:
@@ -54,14 +55,20 @@ class PrefixPool:
         """
         tree, whole = self.tree, len(prompt) // self.tree.page_rows
         m, root, uses = tree.words, tree.root(salt), tree.uses(stream)
-        first, second = tree.record(), tree.record()
+        first, second = self._records
         given = (m, tree.keys, self.book.words, prompt, root, table, pages, first, second, state)
         while (now := stages.leave(*given, uses, whole)) == at.GROW:
             tree.grow()
         assert now >= 0, "book and tree disagree"
         made = m.item(at.MADE)
-        tree.left(stream, now, state, (first, second), made)
-        return [m.item(at.UPTO), pages][2 - made :]
+        if not made:
+            return []
+        tree.left(stream, now, state, self._records[:made])
+        if made == 1:
+            self._records = second, tree.record()
+            return [pages]
+        self._records = tree.record(), tree.record()
+        return [m.item(at.UPTO), pages]
 
     @property
     def repeated(self) -> int:

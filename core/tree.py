@@ -128,6 +128,7 @@ class PromptTree:
     def resumed(self, state: StateId, pages: int, stream: StreamId, prompt_pages: int) -> None:
         """The first `pages` pages of a state came back; so did every state that they hold.
 
+        It may go again, if it was to stay for this stream.
         stream: they came back for it. prompt_pages: whole ones of its prompt.
         """
         if self.policy == at.SEEDS:
@@ -216,13 +217,10 @@ class PromptTree:
         """The same; it uses nothing from now on."""
         return self._uses.pop(stream, 0)
 
-    def left(
-        self, stream: StreamId, uses: int, state: StateId, records: tuple[int, int], count: int
-    ) -> None:
-        """A stream left so many states, numbered from one on; records that were not needed."""
-        for one in range(count):
-            self._states[StateId(state + one)] = records[one]
-        self._spare += records[count:]
+    def left(self, stream: StreamId, uses: int, state: StateId, records: tuple[int, ...]) -> None:
+        """A stream left states, numbered from one on."""
+        for number, record in enumerate(records, state):
+            self._states[StateId(number)] = record
         if uses:
             self._uses[stream] = uses
 

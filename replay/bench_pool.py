@@ -92,7 +92,6 @@ class Pool:
         """What a stream was found on came back."""
         stream = turn[1]
         held = self._streams[stream]
-        self.tree.stays(held.state, -1)
         self.tree.resumed(held.state, held.found, stream, len(held.prompt))
 
     def lease(self, turn: Turn) -> None:

@@ -54,8 +54,8 @@ def least(
     for state, (level, used) in places.items():
         if may_go(state):
             oldest[level] = min(oldest.get(level, (used, state)), (used, state))
-    worth = {(worth(level, used), used, state): state for level, (used, state) in oldest.items()}
-    return worth[min(worth)] if worth else None
+    ranked = {(worth(level, used), used, state): state for level, (used, state) in oldest.items()}
+    return ranked[min(ranked)] if ranked else None
 
 
 @pytest.mark.parametrize("policy", [LRU, ODDS])

@@ -48,11 +48,14 @@ def lowest(book, out):
 
 @code
 def lease_lowest(book, out):
-    """The same, leased."""
+    """The same, leased; whether there are as many."""
+    if book[FREE] < out.size:
+        return False
     lowest(book, out)
     for page in out:
         book[HEAD + page] = 1
         unfree(book, page)
+    return True
 
 
 @code

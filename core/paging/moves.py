@@ -33,6 +33,7 @@ from .layout import (
     SECOND,
     SEEDS,
     STATE,
+    STAYS,
     TURN,
     USE_AFTER,
     USE_BEFORE,
@@ -195,13 +196,15 @@ def came_back(m, path, added):
 
 @code
 def resumed(m, state, pages, uses, prompt_pages):
-    """The first pages of a state came back; so did every state that they hold.
+    """The first pages of a state came back; so did every state that they hold. It may go again.
 
     uses: of the stream for which they came back; returns those it has now, or that there is no
     room.  prompt_pages: whole ones of its prompt.
     """
     if no_room(m, pages):
         return GROW
+    if m[state + STAYS]:
+        m[state + STAYS] -= 1
     tick(m)
     node = m[state + END]
     path = np.empty(min(pages, m[node + DEPTH]), np.int64)

@@ -66,7 +66,7 @@ def leave(m, keys, book, tokens, root, table, pages, first, second, number, uses
     """A stream keeps its first pages, and uses what is kept of them already.
 
     What had come back before is kept apart from what is new.  first, second: records for states,
-    which get a number and the next.  Returns the stream's uses; MADE says how many states there are.
+    which get a number and the next.  Returns the stream's uses; MADE is how many states it left.
     """
     m[MADE] = 0
     if no_room(m, 2 * pages + 2):
