@@ -12,17 +12,16 @@ from .cpu_rig import CpuRig
 
 
 class CudaRig(CpuRig):
-    """A rank on a card. captures: steps are graphs.  warms: every bucket is ready at the start."""
+    """A rank on a card. captures: steps are graphs."""
 
     captures = True
-    warms = True
 
     def make(self, checkpoint: Checkpoint, world: int, threads: int) -> Sequence[Any]:
         """The devices by rank."""
         assert world == 1, "followers are processes, which cannot be driven by hand"
         return cuda_ranks(
             checkpoint, self.settings, world=world, progress=no_progress, choices=Choices(),
-            captures=self.captures, warms=self.warms,
+            captures=self.captures,
         )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def main(step: int) -> None:
             write_far[1, 1, self.card.stream](into, FAR)
         enqueue(self, *arguments)
 
-    CudaDevice._enqueue = trapped  # type: ignore[method-assign]
+    CudaDevice._enqueue = trapped  # type: ignore[method-assign,assignment]
     app()
 
 

@@ -26,6 +26,13 @@ def capability(chip: str) -> tuple[int, int]:
     return int(digits[:-1]), int(digits[-1])
 
 
+def options_of(kernel: target.Kernel) -> dict[str, Any]:
+    """What the compiler was asked for."""
+    compiled: Any = kernel.compiled
+    options: dict[str, Any] = compiled.targetoptions
+    return options
+
+
 def chip_here() -> str:
     """The current card's chip: sm_90."""
     major, minor = cuda.get_current_device().compute_capability
@@ -55,7 +62,7 @@ def without_gpu(kernel: target.Kernel, types: target.Signature, chip: str) -> An
     """A kernel compiled to the code of a chip, in the compiler's form; it cannot be launched."""
     dispatcher: Any = import_module("numba.cuda.dispatcher")
     with stood_in(chip):
-        made = dispatcher._Kernel(kernel.function, types, **kernel.compiled.targetoptions)
+        made = dispatcher._Kernel(kernel.function, types, **options_of(kernel))
         made._codelibrary.get_cubin()
     return made
 

@@ -38,7 +38,7 @@ class Entry:
 def key_of(kernel: target.Kernel, types: target.Signature, chip: str) -> str:
     """Everything that a kernel's code follows from, as JSON. Raises Unkeyed."""
     captures, functions = captured(kernel.function)
-    options = kernel.compiled.targetoptions
+    options = compiling.options_of(kernel)
     return json.dumps(
         {
             "kernel": kernel.name,
