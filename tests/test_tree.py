@@ -1,13 +1,14 @@
 """The compiled prompt tree beside the plain one: the same answers, and the same words at last."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from kvtape.core.evict import LRU, ODDS, SEEDS
 from kvtape.core.pages import PageBook
@@ -106,7 +107,7 @@ class Pair:
             self.drop(goes)
         return True
 
-    def may_go(self, leases: Sequence[int] | np.ndarray, hit: StateId):  # type: ignore[no-untyped-def]
+    def may_go(self, leases: NDArray[np.int32], hit: StateId) -> Callable[[StateId, PageId], bool]:
         """As the plain tree asks it."""
         return lambda state, page: not leases[page] and state != hit
 
