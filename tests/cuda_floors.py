@@ -45,6 +45,8 @@ def name_of(launch: Launch) -> str:
     a = one.args[1:]
     if name == "linear":
         return f"{name} {16 * (a[7] - a[6])} x {2 * a[4]}"
+    if name == "gated":
+        return f"{name} 2 x {16 * a[6]} x {2 * a[4]}"
     if name == "linear_heads":
         return f"{name} {a[6]} x {a[7]} x {2 * a[4]}"
     return name
@@ -80,6 +82,12 @@ def _heads(a: tuple[Any, ...], step: Step) -> Work:
     pairs, heads, columns = a[4], a[6], a[7]
     one = _map(step.rows, columns, 2 * pairs)
     return Work(heads * one.bytes, heads * one.operations)
+
+
+def _gated(a: tuple[Any, ...], step: Step) -> Work:
+    inputs, outputs = 2 * a[4], 32 * a[6]
+    moved = outputs * inputs * 2 + step.rows * (inputs * 2 + outputs * 2)
+    return Work(moved, PRODUCTS * 2 * step.rows * outputs * inputs)
 
 
 def _up(a: tuple[Any, ...], step: Step) -> Work:
@@ -133,6 +141,7 @@ def _streams(a: tuple[Any, ...], step: Step) -> Work:
 RULES: dict[str, Callable[[tuple[Any, ...], Step], Work]] = {
     "linear": _linear,
     "linear_heads": _heads,
+    "gated": _gated,
     "expert_up": _up,
     "expert_down": _down,
     "kda_rows": _recurrence,

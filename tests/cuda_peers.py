@@ -176,8 +176,8 @@ def copy_rate() -> None:
     tell(f"copy: {2 * a.numel() * 4 / took / 1e9:.2f} TB/s")
 
 
-def main(parts: list[str]) -> None:
-    """Print a table."""
+def main(parts: list[str]) -> int:
+    """Print a table; 1 where any of it failed."""
     tell(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for part in (copy_rate, with_torch, with_transformers):
         if part.__name__ in parts or not set(parts) - {"--json"}:
@@ -187,7 +187,8 @@ def main(parts: list[str]) -> None:
     print("\n".join(["", "--- peers ---", *TABLE]), flush=True)  # noqa: T201
     if "--json" in parts:
         print(json.dumps(FIGURES), flush=True)  # noqa: T201
+    return int(any("failed" in line for line in TABLE))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

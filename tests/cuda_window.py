@@ -31,7 +31,18 @@ from kvtape.replay.opening import Division, RunOptions, run_opened
 from kvtape.replay.plan_start import Asked, Start, ask
 
 from . import cuda_window_machine as machine
-from .cuda_real import CONFIG, TABLE, Clock, compiled, guarded, measured_rates, parts, show, tell
+from .cuda_real import (
+    CONFIG,
+    TABLE,
+    Clock,
+    compiled,
+    guarded,
+    measured_rates,
+    parts,
+    show,
+    sound,
+    tell,
+)
 from .cuda_real import step_of as step_at
 from .cuda_real_rig import RealRig
 from .cuda_window_checks import attended, selected
@@ -200,10 +211,11 @@ def run_and_check(
         tell(f"{name}: {check.__name__}, sampled rows equal: {guarded(check, rig, bucket, rows)}")
 
 
-def main() -> None:
-    """Print everything that was measured, a table last."""
+def main() -> int:
+    """Print everything that was measured, a table last; 1 where anything is wrong."""
     guarded(window)
     print("\n".join(["", "--- windows ---", *TABLE]), flush=True)  # noqa: T201
+    return int(not sound())
 
 
 if __name__ == "__main__":

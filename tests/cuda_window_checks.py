@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from kvtape.core.kernels import registry
 from kvtape.core.kernels.cuda.embed import gather_rows
+from kvtape.core.kernels.cuda.planes import OUTPUTS
 from kvtape.core.kernels.latent_attend import latent_attend_meaning
 from kvtape.core.kernels.select import select_meaning
 from kvtape.devices.glm.layout import GlmOp
 
-from .cuda_real_checks import OUTPUTS, digits, of_rows, run_until, sampled_rows, strided
+from .cuda_real_checks import digits, of_rows, run_until, sampled_rows, strided
 from .cuda_real_rig import LATENT, RealRig
 
 cuda: Any = numba_cuda
