@@ -7,6 +7,7 @@ from typing import Protocol
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
+from ..events.records import known
 from .state import KeptState, State, Stream, flagged
 
 VOLATILE = frozenset({"logits", "tokens", "drafts", "marks"})  # parts a resume does not bring back
@@ -74,7 +75,8 @@ def may_go(state: State, stream: Stream) -> list[StateId]:
 
 def drop(kept: KeptState, why: str, request: RequestId) -> f.StateDropped:
     """The fact that a state goes."""
-    return f.StateDropped(state=kept.state, why=why, request=request)
+    kind = "state_dropped"
+    return known(f.StateDropped, kind=kind, state=kept.state, why=why, request=request)
 
 
 def digest_at_mark(state: State, stream: Stream, mark: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ import numpy as np
 from ..events import facts as f
 from ..events.facts import AnyFact
 from ..events.ids import NO_STATE, PageId, RequestId, StateId
+from ..events.records import known
 from .evict import SEEDS
 from .marks import places, places_of_pages, spaced
 from .state import KeptState, Phase, State, Stream, flagged
@@ -52,7 +53,8 @@ class RadixStore:
     def seat(self, state: State, stream: Stream, hit: Hit) -> Iterator[AnyFact]:
         """The pages of the hit become the head of the stream's table."""
         if hit.pages:
-            yield f.PagesAdopted(stream=stream.stream, pages=hit.pages)
+            kind = "pages_adopted"
+            yield known(f.PagesAdopted, kind=kind, stream=stream.stream, pages=hit.pages)
 
     def marks(self, state: State, stream: Stream, hit: Hit) -> tuple[int, ...]:
         """As many as there may be states; what came back is weighed apart from what is added."""
@@ -102,7 +104,9 @@ class RadixStore:
             if not others:
                 return
             yield drop(_weakest(state, others), "evicted", stream.request.request)
-        yield f.SnapshotTaken(
+        yield known(
+            f.SnapshotTaken,
+            kind="snapshot_taken",
             state=StateId(state.next_state),
             stream=stream.stream,
             mark=count * opened.rules.page_rows,
@@ -158,7 +162,13 @@ def _swap(state: State, stream: Stream, pages: Sequence[PageId]) -> Iterator[Any
         while last < len(pages) and mine[last] != pages[last]:
             last += 1
         if last > first:
-            yield f.PagesSwapped(stream=stream.stream, first=first, pages=tuple(pages[first:last]))
+            yield known(
+                f.PagesSwapped,
+                kind="pages_swapped",
+                stream=stream.stream,
+                first=first,
+                pages=tuple(pages[first:last]),
+            )
         first = last + 1
 
 
