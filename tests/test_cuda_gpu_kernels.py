@@ -13,7 +13,10 @@ if not cuda.is_available():
     pytest.skip("no CUDA device here", allow_module_level=True)
 
 from kvtape.core.kernels.cuda import linear, linear_tiles, planes, target, twins  # noqa: E402
+from kvtape.devices.cuda.kernel_store import use_store  # noqa: E402
 from kvtape.tests import cuda_mixers, cuda_pieces  # noqa: E402
+
+use_store()
 
 pytestmark = pytest.mark.gpu
 CASES = 120
