@@ -22,6 +22,7 @@ from ..core.decide import decide
 from ..core.device import Running
 from ..core.evict import POLICIES, SEEDS
 from ..core.outcome import commands_of
+from ..core.paging import tried
 from ..core.state import State, open_state
 from ..devices.kernel_cache import keep_book
 from ..devices.simulated import SimulatedDevice
@@ -222,6 +223,7 @@ def pages(options: PageOptions, rounds: int, say: Say) -> Part:
     wishes = [arrive(at, one) for at, one in enumerate(asked)]
     noted = Noted()
     play(opened, wishes, None, noted)
+    tried.every_function()  # none is read from disk while it is timed
     counted, turns = noted.counted, noted.turns.turns
     layers: dict[str, Callable[[Path], float]] = {
         "machine": lambda path: play(opened, wishes, None),
