@@ -1,5 +1,6 @@
 """Where compiled kernels stay on disk, so that the first run compiles them and no other does."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from numba.core import event as events
 from ..core.kernels import registry
 from ..core.paging import compiled, tried
 
+LOG = logging.getLogger("kvtape.kernels")
 SETTINGS: Any = config  # a module that fills itself
 EVENTS: Any = events
 
@@ -94,6 +96,7 @@ def keep_book(environment: Mapping[str, str] = os.environ) -> Path | None:
     compiled.keep_on_disk()
     SETTINGS.CACHE_DIR = before
     if not (folder / DONE).exists():
+        LOG.warning("the page book's functions are compiled, once: some 15 seconds")
         tried.every_function()
         (folder / DONE).touch()
     return folder
