@@ -57,6 +57,8 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     Raises BadOption, ModelError, UnsupportedShape; where a plan is refused, no weight was read.
     """
     plan = planned(name, options)
+    if why := _no_way(options.device, options.gather):
+        raise BadOption(why)
     if name in FAKES:
         _refuse_fake_cards(name, options.device)
         warm(use_cache(), say)
@@ -90,6 +92,13 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
 def _ways(device: str, gather: str) -> dict[str, str]:
     """What the makers of GPUs' ranks are told beside what all are told."""
     return {"gather": gather} if device == "cuda" else {}
+
+
+def _no_way(device: str, gather: str) -> str:
+    """Why ranks cannot be told how to gather; "" where they can, or nobody did."""
+    if device == "cuda" or gather == "auto":
+        return ""
+    return f"--gather {gather} is for --device cuda: ranks on CPUs share one memory"
 
 
 def _gathers(device: Any) -> tuple[str, ...]:
@@ -146,14 +155,22 @@ def devices_for(
     return lambda model: lambda opened: _devices_of(opened, model, threads, device, gather)
 
 
+def _refuse_by(why: str) -> None:
+    if why:
+        raise Refused(why)
+
+
 def _devices_of(
     opened: RunOpened, model: str, threads: int, asked: str, gather: str
 ) -> Sequence[Device]:
     if opened.family == "fake":
+        _refuse_by(_no_way("fake", gather))
+        _refuse_by(f"--device {asked}: {opened.model} has no weights" if asked == "cuda" else "")
         warm(use_cache(), lambda line: None)
         return fake_group(opened, opened.world)
     checkpoint = find_model(model or opened.model)
     kind = asked or device_here(opened.devices[0])
+    _refuse_by(_no_way(kind, gather))
     if kind == "cpu":
         warm(use_cache(), lambda line: None)
     else:

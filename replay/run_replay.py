@@ -81,7 +81,7 @@ def run_replay(path: Path, options: ReplayOptions, make_for: MakeFor | None) -> 
     except (TapeError, WrongUse, Refused) as error:
         return fail(error, error.exit_code, as_json=options.as_json)
     except (ModelError, UnsupportedShape) as error:
-        return fail(error, WRONG_USE, as_json=options.as_json)
+        return fail(error, getattr(error, "exit_code", WRONG_USE), as_json=options.as_json)
     except RankLost as error:
         return fail(error, DIFFERS, as_json=options.as_json)
     except AssertionError as error:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kvtape.events.reader import Tape
 from kvtape.events.tape import TapeWriter
 from kvtape.replay.models import devices_for
 from kvtape.replay.recording import Recording
+from kvtape.replay.verdict import Refused
 
 from .rig import opened_with
 
@@ -21,6 +23,35 @@ OPENED = opened_with(fake_rules(), model="smollm2", family="llama")
 def test_a_model_that_was_named_is_not_replaced_by_the_tapes() -> None:
     with pytest.raises(ModelNotFound, match=r"nope\.gguf"):
         devices_for(1)("nope.gguf")(OPENED)
+
+
+@pytest.mark.parametrize(
+    ("family", "device", "gather", "why"),
+    [
+        ("fake", "cuda", "auto", "--device cuda: smollm2 has no weights"),
+        ("fake", "", "links", "--gather links is for --device cuda"),
+        ("llama", "cpu", "nccl", "--gather nccl is for --device cuda"),
+    ],
+)
+def test_a_replay_takes_no_word_about_gpus_that_it_would_not_keep(
+    family: str, device: str, gather: str, why: str
+) -> None:
+    opened = opened_with(fake_rules(), model="smollm2", family=family)
+    with pytest.raises(Refused, match=why):
+        devices_for(1, device, gather)("smollm2")(opened)
+
+
+def test_what_compiles_kernels_for_a_gpu_elsewhere_says_what_it_needs() -> None:
+    command = [sys.executable, "-m", "kvtape.devices.cuda"]
+    no_chip = subprocess.run(command, capture_output=True, text=True)
+    assert (no_chip.returncode, "sm_90 MODEL" in no_chip.stderr) == (2, True)
+    if find_spec("numba_cuda"):
+        pytest.skip("numba-cuda is here")
+    refused = subprocess.run([*command, "sm_90"], capture_output=True, text=True)
+    assert refused.returncode == 3
+    assert "numba-cuda" in refused.stderr
+    assert "pip install 'kvtape[cuda]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -298,6 +298,11 @@ def test_a_context_over_the_models_is_refused_with_what_it_has(tmp_path: Path) -
     refused(serve("fake", "--context", "99999999"), 3, "--context 99999999")
 
 
+def test_how_gpus_gather_is_not_asked_of_ranks_on_cpus(tmp_path: Path) -> None:
+    refused(serve("fake", "--gather", "links"), 3, "--gather links", "--device cuda")
+    refused(serve(tiny_folder(tmp_path / "tiny"), "--gather", "nccl"), 3, "--gather nccl")
+
+
 def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -1,8 +1,7 @@
 """Compiling before the first launch: what a start will need, all at once, for here or elsewhere.
 
-`python -m kvtape.devices.cuda.ahead sm_90 MODEL...` needs no GPU: it fills the store (KVTAPE_CACHE
-names the folder) for a chip, with every kernel over its random cases and what the models' starts
-launch.
+`python -m kvtape.devices.cuda sm_90 MODEL...` needs no GPU: it fills the store (KVTAPE_CACHE names
+the folder) for a chip, with every kernel over its random cases and what the models' starts launch.
 """
 
 import os
@@ -59,8 +58,8 @@ def of_model(name: str, settings: DeviceSettings = SETTINGS) -> list[Launch]:
     return launches
 
 
-def main(chip: str, models: list[str]) -> int:
-    """Fill the user's store."""
+def fill_for(chip: str, models: list[str]) -> int:
+    """Fill the user's store; the exit code."""
     store = KernelStore.of(os.environ)
     if store is None:
         sys.stderr.write("no folder can be made there\n")
@@ -71,7 +70,3 @@ def main(chip: str, models: list[str]) -> int:
     names = ", ".join(sorted(kernel.name for kernel, _ in lacking))
     sys.stdout.write(f"in {store.folder}, for {chip}; not compiled: {names or 'none'}\n")
     return 1 if lacking else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))

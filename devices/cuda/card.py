@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ LINE = 256  # bytes to which arrays are aligned
 RESERVE = 1 << 29  # bytes that stay free: the driver's, the kernels', a library's work space
 GIB = 1 << 30
 TO_CARD, TO_HOST = 1, 2  # kinds of copies
+NEEDED = {"numba-cuda": "numba_cuda", "cupy": "cupy"}  # what comes with the extra, its modules
 
 
 class NoCard(UnsupportedShape):
@@ -131,11 +133,15 @@ def open_card(index: int) -> Card:
             return SimulatedCard()
         from .gpu import Gpu
     except ImportError as error:
-        why = str(error).split(" (")[0]
-        raise NoCard(
-            f"--device cuda needs numba-cuda and cupy ({why}): pip install 'kvtape[cuda]'"
-        ) from error
+        raise NoCard(f"--device cuda: {lacking(error)}") from error
     return Gpu.open(index)
+
+
+def lacking(error: ImportError) -> str:
+    """What is not installed, and what would install it; what went wrong where all is."""
+    names = [name for name, module in NEEDED.items() if find_spec(module) is None]
+    why = f"{' and '.join(names)} not installed" if names else str(error).split(" (")[0]
+    return f"numba-cuda and cupy are needed ({why}): pip install 'kvtape[cuda]'"
 
 
 def cards() -> list[CardInfo]:
