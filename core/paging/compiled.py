@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import config
 
+SETTINGS: Any = config  # a module that fills itself
 _FUNCTIONS: list[Any] = []
 _on_disk: list[str] = []  # the folder, once they are kept
 
@@ -25,7 +27,7 @@ def keep_on_disk() -> None:
     numba does not see a change in another file, so whoever calls this has named a folder that is
     keyed by all sources.
     """
-    folder = numba.config.CACHE_DIR
+    folder = SETTINGS.CACHE_DIR
     assert folder, "no folder is named for compiled functions"
     if [folder] != _on_disk:
         _on_disk[:] = [folder]
