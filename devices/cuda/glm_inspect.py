@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.device import Pair
-from ...core.kernels.cuda.poison import fill_flat, fill_pages
+from ...core.kernels.cuda.poison import fill_flat
 from ...core.kernels.cuda.words import sum_paged, sum_ring, sum_state
 from ...core.kernels.digest import PARTS
-from ...core.kernels.poison import poison_value
 from ...core.kernels.words import ring_row, state_row
 from ..glm.inspect import GlmLooks, Seat, Words, Written, pooled
 from .card import Array
-from .glm_memory import LOOKED, SCRATCH, GlmCudaMemory
+from .filling import poison_all, poison_pages
+from .glm_memory import SCRATCH, GlmCudaMemory
 
 
 @dataclass(slots=True)
@@ -109,25 +109,13 @@ class GlmCudaInspector(GlmLooks):
 
     def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
         """Fill pages of every cache with what no sound row holds."""
-        m, card = self.memory, self.memory.card
-        caches, every = m.latent.shape[:2]
-        ids = (np.arange(caches)[:, None] * every + np.array(pages)).astype(np.int32).reshape(-1)
-        for first in range(0, len(ids), LOOKED):
-            some = ids[first : first + LOOKED]
-            held = m.looked_ids[: len(some)]
-            card.upload(some, held)
-            for arena in (m.latent, m.keys):
-                flat = arena.reshape(caches * every, arena.shape[2] * arena.shape[3])
-                value = poison_value(pattern, arena.dtype)
-                fill_pages(card.stream, flat, held, value, 0, len(some))
-            card.wait()  # the next ids take the place of these
+        m = self.memory
+        poison_pages(m.card, (m.latent, m.keys), pages, m.looked_ids, pattern)
 
     def poison_scratch(self, pattern: str) -> None:
         """Fill what no step may read before it wrote it."""
-        for name in SCRATCH:
-            buffer: Any = self.memory.arrays[name]
-            flat = buffer.reshape(int(np.prod(buffer.shape)))
-            fill_flat(self.memory.card.stream, flat, poison_value(pattern, buffer.dtype))
+        m = self.memory
+        poison_all(m.card, [m.arrays[name] for name in SCRATCH], pattern)
 
 
 def _nothing() -> None:

@@ -1,19 +1,17 @@
 """Looking into pages on a GPU: summed there, read through the host, flipped, poisoned."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.device import Pair
 from ...core.kernels.cuda.copy import copy_pages
-from ...core.kernels.cuda.poison import fill_flat, fill_pages
+from ...core.kernels.cuda.poison import fill_flat
 from ...core.kernels.cuda.rows import flip_bit, sum_rows
-from ...core.kernels.poison import poison_value
 from ...events.facts import FaultInjected
 from ..inspect import Inspector, Pages, Table, fault_place
-from .card import Array
+from .filling import poison_all, poison_pages
 from .memory import PAGES, SCRATCH, CudaMemory
 
 
@@ -91,26 +89,13 @@ class CudaInspector:
 
     def poison_pages(self, pages: tuple[int, ...], pattern: str) -> None:
         """Fill pages of every layer with what no sound row holds."""
-        card, arenas = self.memory.card, self.memory.pages
-        layers, every = arenas[0].shape[:2]
-        ids = (np.arange(layers)[:, None] * every + np.array(pages)).astype(np.int32).reshape(-1)
-        most = self.memory.page_ids.shape[0]
-        for first in range(0, len(ids), most):
-            some = ids[first : first + most]
-            held = self.memory.page_ids[: len(some)]
-            card.upload(some, held)
-            for arena in arenas:
-                flat: Array = arena.reshape(layers * every, arena.shape[2] * arena.shape[3])
-                value = poison_value(pattern, arena.dtype)
-                fill_pages(card.stream, flat, held, value, 0, len(some))
-            card.wait()  # the next ids take the place of these
+        m = self.memory
+        poison_pages(m.card, m.pages, pages, m.page_ids, pattern)
 
     def poison_scratch(self, pattern: str) -> None:
         """Fill what no step may read before it wrote it."""
-        for name in SCRATCH:
-            buffer: Any = self.memory.arrays[name]
-            flat = buffer.reshape(int(np.prod(buffer.shape)))
-            fill_flat(self.memory.card.stream, flat, poison_value(pattern, buffer.dtype))
+        m = self.memory
+        poison_all(m.card, [m.arrays[name] for name in SCRATCH], pattern)
 
 
 assert Pages._fields == PAGES
