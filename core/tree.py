@@ -83,15 +83,6 @@ class PromptTree:
         """A state that holds a node's page: the one reached by the oldest children."""
         return StateId(self.words.item(nodes.state_below(self.words, node)))
 
-    def found_state(self) -> StateId:
-        """The same of the last search's node."""
-        return self.state_below(self.words.item(at.WALKED))
-
-    def found_end(self) -> bool:
-        """Whether a state ends where the last search came to."""
-        walked = self.words.item(at.WALKED)
-        return walked > 0 and self.words.item(walked + at.STATE) > 0
-
     def add(
         self,
         state: StateId,

@@ -78,7 +78,7 @@ class Pair:
         count = min((len(tokens) - self.ahead) // self.rows, self.pages // 3)
         tokens, salt = tokens[: count * self.rows + self.ahead], rng.choice(("", "", "a", "b"))
         found = self.walk(tokens, salt, count)
-        hit = self.tree.found_state() if found else NO_STATE
+        hit = self.tree.state_below(self.tree.words.item(at.WALKED)) if found else NO_STATE
         if not self.make_room(count - len(found), hit):
             return
         stream = StreamId(self.streams)
@@ -130,7 +130,8 @@ class Pair:
         swapped = sum(a != b for a, b in zip(found, talk.table, strict=False))
         assert self.book.swap(table, new) == swapped
         talk.table = table.tolist()
-        if self.tree.found_end() and len(found) == count and self.rng.random() < 0.9:
+        ends = found and self.tree.words[self.tree.words[at.WALKED] + at.STATE]
+        if ends and len(found) == count and self.rng.random() < 0.9:
             return
         state, mine = StateId(self.states), talk.table[:count]
         self.states += 1
