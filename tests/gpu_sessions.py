@@ -1,11 +1,13 @@
-"""Run as a process: sessions of a llama recorded here, on a CPU or a GPU, and tapes replayed here.
+"""Run as a process: sessions recorded here, on a CPU or on GPUs, and tapes replayed here.
 
-    gpu_sessions.py record cpu|cuda MODEL TAPE ragged|mixed
-    gpu_sessions.py replay cpu|cuda MODEL TAPE...
-    gpu_sessions.py both
+    gpu_sessions.py record DEVICE MODEL TAPE ragged|mixed
+    gpu_sessions.py replay DEVICE MODEL TAPE...
+    gpu_sessions.py both [MODEL...]
 
-both: each on a CPU and on a GPU of this machine, replayed on the other, with the model of
-gpu_decode.py.
+DEVICE: cpu, cuda, or with a number of ranks: cpu:2, cuda:2, a GPU each.
+
+both: each on a CPU and on a GPU of this machine, and on two where it has them; replayed on the
+others. Models: that of gpu_decode.py and glm-tales.
 
 ragged: six sessions, one of 256 tokens, prompts of all lengths, a second turn; every digest.
 mixed: twenty at once, some of two turns, some cancelled, more kept than there are pages for, with
@@ -18,11 +20,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace as changed
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
+from kvtape.devices.cuda.card import open_card
 from kvtape.devices.http.engine import Finished, Tokens
 from kvtape.devices.kernel_cache import use_cache
 from kvtape.events.commands import Arrive
@@ -39,6 +44,14 @@ OPTIONS = {
     "ragged": RunOptions(lanes=8, context=512, digests="full"),
     "mixed": RunOptions(lanes=6, context=512, pages=60, digests="rows", poison="a"),
 }
+GLM = "glm-tales"
+OF_GLM: dict[str, dict[str, Any]] = {  # few pages and kept states: they are dropped for others
+    "ragged": {"drafts": 3, "context": 1024},
+    "mixed": {
+        "drafts": 3, "context": 1024, "kv_pages": "on", "pages": 14, "cache_bytes": 3 * 438 << 10,
+    },
+}  # fmt: skip
+LONGER = {GLM: 500}  # tokens before a session's own that goes on: so that a page is full by then
 WARM = int(np.float32(0.8).view(np.int32))
 CANCELLED_AT = 7  # tokens
 
@@ -51,8 +64,8 @@ def tell(line: str) -> None:
 class Talk:
     """Sessions beside each other over one engine."""
 
-    def __init__(self, engine: Engine, vocab: int) -> None:
-        self.engine, self.vocab = engine, vocab
+    def __init__(self, engine: Engine, vocab: int, longer: int) -> None:
+        self.engine, self.vocab, self.longer = engine, vocab, longer
         self.rng = np.random.default_rng(11)
 
     def ids(self, count: int) -> list[int]:
@@ -80,7 +93,7 @@ class Talk:
 
     async def session(self, name: str, lengths: list[int], tokens: int, *, cancels: bool) -> None:
         """As many turns as there are lengths of what is new in each."""
-        said: list[int] = []
+        said = self.ids(self.longer) if len(lengths) > 1 else []
         for at, length in enumerate(lengths):
             said += self.ids(length)
             said += await self.turn(f"{name}.{at}", said, tokens, cancels=cancels)
@@ -107,12 +120,12 @@ class Talk:
 
 def record(device: str, model: str, path: Path, which: str) -> None:
     """A tape of sessions."""
-    options = OPTIONS[which]
-    options = type(options)(**{**{n: getattr(options, n) for n in options.__slots__},
-                               "device": device, "threads": 2})  # fmt: skip
+    kind, _, ranks = device.partition(":")
+    more = OF_GLM[which] if model == GLM else {}
+    options = changed(OPTIONS[which], device=kind, world=int(ranks or 1), threads=2, **more)
     loaded = load(model, options, lambda line: None, lambda done, total: None)
     engine, start = Engine(loaded.opened, loaded.devices, path), time.perf_counter()
-    talk = Talk(engine, loaded.opened.rules.vocab)
+    talk = Talk(engine, loaded.opened.rules.vocab, LONGER.get(model, 0))
     try:
         asyncio.run(getattr(talk, which)())
         meters = engine.live.door.meters()
@@ -127,10 +140,11 @@ def record(device: str, model: str, path: Path, which: str) -> None:
 
 def replay(device: str, model: str, paths: list[str]) -> bool:
     """Whether every tape is equal here."""
+    kind, _, ranks = device.partition(":")
     equal = True
     for path in paths:
-        command = [sys.executable, "-m", "kvtape", "replay", path, "--device", device,
-                   "--model", model, "--json"]  # fmt: skip
+        command = [sys.executable, "-m", "kvtape", "replay", path, "--device", kind,
+                   "--tp", ranks or "1", "--model", model, "--json"]  # fmt: skip
         start = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True)
         told = json.loads(done.stdout) if done.returncode in (0, 1) else {}
@@ -142,24 +156,26 @@ def replay(device: str, model: str, paths: list[str]) -> bool:
     return equal
 
 
-def both() -> bool:
-    """Whether all that is recorded here is equal on the other kind of device."""
+def both(models: list[str]) -> bool:
+    """Whether all that is recorded here is equal on every other kind of device."""
+    places = ["cpu", "cuda", *(["cuda:2"] if open_card(0).count() > 1 else [])]
     equal = True
     with TemporaryDirectory() as folder:
-        model = named_model("", Path(folder))
-        for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
-            for which in OPTIONS:
-                path = Path(folder) / f"{which}-{device}.tape"
-                record(device, model, path, which)
-                equal = replay(other, model, [str(path)]) and equal
+        for model in models or [named_model("", Path(folder)), GLM]:
+            for device in places:
+                for which in OPTIONS:
+                    path = Path(folder) / f"{Path(model).stem}-{which}-{device}.tape"
+                    record(device, model, path, which)
+                    for other in places:
+                        equal = (other == device or replay(other, model, [str(path)])) and equal
     return equal
 
 
 def main(arguments: list[str]) -> int:
     """1 if a tape is not equal."""
     use_cache()
-    if arguments == ["both"]:
-        return int(not both())
+    if arguments[0] == "both":
+        return int(not both(arguments[1:]))
     what, device, model, *rest = arguments
     if what == "record":
         record(device, model, Path(rest[0]), rest[1])
