@@ -47,9 +47,13 @@ REPLY, GATHERS = 24, 20
 LIMIT_SECONDS = 20.0  # of a step, where a watchdog is waited for
 
 
-def said(*line: object) -> None:
-    """A line of JSON."""
-    print(json.dumps(line), flush=True)  # noqa: T201
+OUTCOMES: list[bool] = []
+
+
+def said(what: str, fine: bool, *more: object) -> None:
+    """A line of JSON: what was tried, and whether it was as it should be."""
+    OUTCOMES.append(fine)
+    print(json.dumps([what, fine, *more]), flush=True)  # noqa: T201
 
 
 def loaded(model: str, world: int, way: str, device: str = "cuda") -> Loaded:
@@ -231,13 +235,17 @@ def attempt(what: str, do: Callable[[], None]) -> None:
         said(what, False, traceback.format_exc().splitlines()[-1])
 
 
-def main(names: list[str]) -> None:
-    """The parts named, or those that one GPU can play, and those of more if there are more."""
+def main(names: list[str]) -> int:
+    """The parts named, or those that one GPU can play, and those of more if there are more.
+
+    1 if anything was not as it should be.
+    """
     some = [name for name in PARTS if not name.endswith("nccl") or open_card(0).count() > 1]
     with TemporaryDirectory() as place:
         for name in names or some:
             attempt(name, partial(PARTS[name], Path(place)))
+    return int(not all(OUTCOMES))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

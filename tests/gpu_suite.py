@@ -1,7 +1,8 @@
 """Run by `make gpu` on a machine with a GPU: everything about the CUDA device, into one report.
 
-Each part is a process of its own: one that fails, hangs or dies takes no other along. To add a
-part, add a line to PARTS. Arguments: the report's file, then the names of parts, or none for all.
+Each part is a process of its own: one that fails, hangs or dies takes no other along. Those that
+time nothing run at once, beside each other; then the timed ones, each alone. To add a part, add a
+line to PARTS. Arguments: the report's file, then the names of parts, or none for all.
 A model for the parts that want a real one: SmolLM2 where it is installed, or KVTAPE_GPU_MODEL.
 """
 
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +26,7 @@ class Part:
     """A section of the report: what runs under this Python, for how long, and how much is shown.
 
     needs: a program without which the part is left out, which is said and is no failure.
+    timed: it measures time, so nothing may run beside it.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Part:
     limit_s: int = 300
     lines: int = 60
     needs: str = ""
+    timed: bool = False
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
@@ -42,14 +46,14 @@ TESTS = ("-m", "pytest", "-q", "-m", "gpu", "--no-header", "-k", "not bits_of_it
 PARTS = (
     Part("Contract", module("gpu_contract"), lines=12),
     Part("Tests", (*TESTS, *(str(one) for one in sorted(ROOT.glob("tests/test_cuda_*.py")))), 600),
-    Part("Tapes of both devices", module("gpu_sessions", "both")),
-    Part("Decode", module("gpu_decode")),
-    Part("Kernels", module("cuda_bench")),
-    Part("Mixers", module("cuda_bench_mixers")),
-    Part("Real widths", module("cuda_real", "own", "engine"), 600),
-    Part("Peers at real widths", module("cuda_peers"), 600),
-    Part("Windows of a million rows", module("cuda_window"), 600),
+    Part("Tapes of both devices", module("gpu_sessions", "both"), 600),
+    Part("Ranks", module("cuda_ranks"), 600),
     Part("Sanitizer", module("cuda_sanitized"), 600, needs="compute-sanitizer"),
+    Part("Decode", module("gpu_decode"), timed=True),
+    Part("Kernels", module("cuda_bench"), timed=True),
+    Part("Mixers", module("cuda_bench_mixers"), timed=True),
+    Part("Real widths", module("cuda_real", "own", "engine", "peers"), 900, timed=True),
+    Part("Windows of a million rows", module("cuda_window"), 600, timed=True),
 )
 
 
@@ -130,14 +134,24 @@ def report(head: list[str], outcomes: Iterable[Outcome]) -> str:
 
 def main(path: Path, names: list[str], parts: tuple[Part, ...] = PARTS) -> int:
     """1 if any part failed. The report is written anew after each part."""
-    head, outcomes = heading(), list[Outcome]()
-    for part in parts:
-        if not names or part.name in names:
-            outcomes.append(ran(part))
-            done = outcomes[-1]
-            print(f"{part.name}: {done.verdict}, {done.seconds:.0f} s", flush=True)  # noqa: T201
-            path.write_text(report(head, outcomes))
-    return int(any(one.failed for one in outcomes))
+    wanted = [one for one in parts if not names or one.name in names]
+    head, outcomes = heading(), dict[str, Outcome]()
+
+    def told(done: Outcome) -> None:
+        outcomes[done.part.name] = done
+        print(f"{done.part.name}: {done.verdict}, {done.seconds:.0f} s", flush=True)  # noqa: T201
+        path.write_text(
+            report(head, [outcomes[one.name] for one in wanted if one.name in outcomes])
+        )
+
+    beside = [one for one in wanted if not one.timed]
+    with ThreadPoolExecutor(len(beside) or 1) as pool:
+        for future in as_completed([pool.submit(ran, one) for one in beside]):
+            told(future.result())
+    for one in wanted:
+        if one.timed:
+            told(ran(one))
+    return int(any(one.failed for one in outcomes.values()))
 
 
 if __name__ == "__main__":

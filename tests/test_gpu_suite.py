@@ -31,6 +31,33 @@ def test_parts_outlive_each_other_and_one_failure_fails_the_whole(tmp_path: Path
     assert "\n5\n" not in text
 
 
+MEETS = """
+import sys, time, pathlib
+path, name, other = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+with path.open("a") as log:
+    print("+" + name, file=log, flush=True)
+    until = time.monotonic() + 60
+    while "+" + other not in path.read_text() and time.monotonic() < until:
+        time.sleep(0.01)
+    print("-" + name, file=log, flush=True)
+"""
+
+
+def test_what_is_timed_runs_after_all_others_and_alone(tmp_path: Path) -> None:
+    log, order = tmp_path / "log", {"T": "T", "a": "b", "U": "U", "b": "a"}
+    parts = tuple(
+        Part(name, ("-c", MEETS, str(log), name, other), timed=name == other)
+        for name, other in order.items()
+    )
+    assert gpu_suite.main(tmp_path / "report.md", [], parts) == 0
+    seen = log.read_text().split()
+    assert {*seen[:2]} == {"+a", "+b"}, "what is not timed runs side by side"
+    assert seen[4:] == ["+T", "-T", "+U", "-U"]
+    text = (tmp_path / "report.md").read_text()
+    places = [text.index(f"| {name} | ok") for name in order]
+    assert places == sorted(places)
+
+
 def test_what_is_left_out_fails_nothing_and_names_choose(tmp_path: Path) -> None:
     lacks = Part("Lacks", ("-c", ""), needs="no-such-program")
     fails = Part("Fails", ("-c", "raise SystemExit(1)"))
