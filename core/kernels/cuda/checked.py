@@ -25,12 +25,17 @@ def check_planes(weights, groups):
     outputs, inputs = weights.shape
     assert groups > 0 and outputs % groups == 0, (outputs, groups)
     parts = weights.reshape(groups, outputs // groups, inputs)
-    rest = parts.sum(axis=1, dtype=np.int64)
+    return planes_of_sums(parts.sum(axis=1, dtype=np.int64))
+
+
+def planes_of_sums(sums):
+    """The same from sums [groups, K] int64 of weight rows."""
+    (groups, inputs), rest = sums.shape, sums
     blocks = np.zeros((groups, OUTPUTS, inputs), np.int16)
     for digit in range(DIGITS):
         blocks[:, digit] = rest.astype(np.int16)  # the low bits, as a signed number
         rest = (rest - blocks[:, digit]) >> BITS
-    assert not rest.any(), f"the sums of {outputs // groups} outputs have too many digits"
+    assert not rest.any(), "sums of weight rows with too many digits"
     made = np.zeros(planes_size(groups * OUTPUTS, inputs), np.int8)
     pack_planes(blocks.reshape(groups * OUTPUTS, inputs), made)
     return made
