@@ -50,7 +50,7 @@ def _inject(state: State, command: c.Inject) -> Iterator[AnyFact]:
 
 
 def _close(state: State, command: c.Close) -> Iterator[AnyFact]:
-    yield from close(state, command.reason)
+    yield from close(state, command.reason, command.error)
 
 
 _ANSWERS: dict[str, Callable[[State, Any], Iterator[AnyFact]]] = {

@@ -103,11 +103,11 @@ def token_sha(tokens: list[int]) -> str:
     return sha256(",".join(map(str, tokens)).encode()).hexdigest()
 
 
-def close(state: State, reason: str) -> Iterator[AnyFact]:
-    """End the run: whoever is still here is cancelled first."""
+def close(state: State, reason: str, error: str = "") -> Iterator[AnyFact]:
+    """End the run: whoever is still here is cancelled first. error: what went wrong, in words."""
     for stream in tuple(state.streams.values()):
         yield f.RequestCancelled(request=stream.request.request, why=reason)
         yield from finish(state, stream, "cancelled" if reason == "closed" else "fault")
     assert all(lane is None for lane in state.lanes) and not state.queue, "streams outlive the run"
     assert NO_LANE not in range(state.opened.lanes)
-    yield f.RunClosed(reason=reason, steps=state.step)
+    yield f.RunClosed(reason=reason, steps=state.step, error=error)

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from .ids import Rank, RequestId, SessionId, StateId, StreamId, Token
-from .records import Digests, Ids, Later, Record, Sampling, Sum
+from .records import Digests, Ids, Later, LaterText, Record, Sampling, Sum
 
 # One for all: a default that is given as a value is copied for every record, deeply.
 NO_DIGESTS = Digests()
@@ -143,10 +143,11 @@ class Inject(Command):
 
 
 class Close(Command):
-    """End the run after this step."""
+    """End the run after this step; error: what went wrong, in words, where something did."""
 
     kind: Literal["close"] = "close"
     reason: str
+    error: LaterText = ""
 
 
 AnyCommand = (

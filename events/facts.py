@@ -3,7 +3,7 @@
 from typing import Literal
 
 from .ids import Lane, PageId, Rank, RequestId, SessionId, StateId, StreamId, Token
-from .records import Digests, FamilyRules, Ids, Later, Record, Sampling, Sum
+from .records import Digests, FamilyRules, Ids, Later, LaterText, Record, Sampling, Sum
 
 FORMAT = 1  # of the tape: bump when a field or its meaning changes (traces/README.md)
 
@@ -44,11 +44,12 @@ class RunOpened(Fact):
 
 
 class RunClosed(Fact):
-    """The run ended in order, or was stopped for this reason."""
+    """The run ended in order, or was stopped for this reason; error: what went wrong, in words."""
 
     kind: Literal["run_closed"] = "run_closed"
     reason: str
     steps: int
+    error: LaterText = ""
 
 
 # --- requests ------------------------------------------------------------------------------------

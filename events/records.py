@@ -48,6 +48,8 @@ Ids = Annotated[tuple[Token, ...], Large()]
 
 # A count that older tapes lack: zero is left out of the bytes, and what is not there is zero.
 Later = Annotated[int, Field(exclude_if=lambda count: count == 0)]
+# The same of a text: the empty one.
+LaterText = Annotated[str, Field(exclude_if=lambda text: not text)]
 
 
 class Sampling(Record):

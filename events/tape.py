@@ -150,7 +150,7 @@ class TapeWriter:
         return self._maker.seq
 
     def keep(self, blob: bytes) -> str:
-        """Bytes that records of the next append name; returns that name."""
+        """Bytes that records of the next append name, or else are not kept; returns that name."""
         name = content_name(blob)
         self._blobs[name] = blob
         return name
@@ -201,7 +201,10 @@ class TapeWriter:
         if rows.content:
             many(self._into["content"], list(rows.content.items()))
         if self._blobs:
-            many(self._into["blobs"], list(self._blobs.items()))
+            named = {name for one in (*commands, *facts) for name in getattr(one, "blobs", ())}
+            blobs = [kept for kept in self._blobs.items() if kept[0] in named]
+            if blobs:
+                many(self._into["blobs"], blobs)
             self._blobs.clear()
         if rows.commands:
             many(self._into["commands"], rows.commands)
@@ -220,14 +223,17 @@ class TapeWriter:
             self._cursor.executemany(self._into["times"], self._times)
             self._times.clear()
 
-    def close(self, reason: str = "closed") -> None:
+    def close(self, reason: str = "closed", error: str = "") -> None:
         """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it.
+
+        error: what went wrong, in words.
 
         While others read the tape it cannot become one file: then TapeError says so, and the tape
         stays whole, but without a seal.
         """
         if not self.ended:
-            self.append(self.step + 1, (), (RunClosed(reason=reason, steps=self._steps),))
+            ending = RunClosed(reason=reason, steps=self._steps, error=error)
+            self.append(self.step + 1, (), (ending,))
         try:
             with told(self.path):
                 self._write_times()

@@ -30,7 +30,7 @@ def audit_run(
 ) -> list[Finding]:
     """Fold every fact of a run and assert what must hold after each; the first break ends it.
 
-    A run without its end is a crash, which is no finding.
+    A run without its end is a crash, which is no finding; nor is one that failed.
     """
     return list(_Folding(opened, tick).fold(steps))
 
@@ -61,6 +61,8 @@ class _Folding:
                 yield from self._promises(seq, fact)
             self._book[step.step] = book_digest(self._state)
             self._tick(step.step)
+            if _failed_undecided(step):
+                return
         if self._state.closed and self._state.streams:
             open_ones = ", ".join(map(str, self._state.streams))
             yield Finding("state", "the end", f"the run closed over streams {open_ones}")
@@ -149,6 +151,13 @@ class _Folding:
             theirs = sums.get("marks" if "marks" in sums else part, value)
             if value and theirs != value:
                 yield _finding("sums", seq, fact, f"keeps {part} {value}, the stream had {theirs}")
+
+
+def _failed_undecided(step: Step) -> bool:
+    """Whether a run failed so that nothing more was decided: it is closed over its streams."""
+    return not step.commands and any(
+        isinstance(fact, f.RunClosed) and fact.error for fact in step.facts
+    )
 
 
 def _settled(state: State, fact: AnyFact) -> bool:

@@ -45,7 +45,10 @@ class Door(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """One life of an engine, live or from a tape."""
+    """One life of an engine, live or from a tape.
+
+    step: of the turn that is on.  whole: whether all that the state went through is on the tape.
+    """
 
     state: State
     decide: Decide
@@ -56,6 +59,7 @@ class Run:
     door: Door
     step: int = 0
     every_row: bool = False
+    whole: bool = True
 
 
 def run(run: Run) -> None:
@@ -63,14 +67,16 @@ def run(run: Run) -> None:
     state = run.state
     while not state.closed and (commands := run.source.take()) is not None:
         facts: list[AnyFact] = []
+        run.whole = False
         for fact in run.decide(state, commands):
             apply(state, fact)
             facts.append(fact)
-        run.ranks.send(run.step, facts, every_row=run.every_row)
         try:
+            run.ranks.send(run.step, facts, every_row=run.every_row)
             running = run.device.launch(state, facts, every_row=run.every_row)
-        finally:  # a step that ends its device belongs on the tape too
+        finally:  # a step that ends a rank or its device belongs on the tape too
             first = run.tape.append(run.step, commands, facts)
+            run.whole = True
         run.door.show(run.step, first, facts, state)
         if expects_report(facts):
             run.source.put(run.step, running)

@@ -30,7 +30,7 @@ class NoTape:
     def keep(self, blob: bytes) -> None:
         """Nothing keeps bytes."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, error: str = "") -> None:
         """Nothing to close."""
 
     def abandon(self) -> None:
@@ -76,10 +76,10 @@ class TapeRecorder:
         if not self._lost:
             self._writer.keep(blob)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, error: str = "") -> None:
         """End the run on the tape and seal it; a tape that was lost stays as it is."""
         if not self._lost:
-            self._writer.close(reason)
+            self._writer.close(reason, error)
 
     def abandon(self) -> None:
         """Let go of a run that broke off: what was made durable stays, unsealed."""

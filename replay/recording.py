@@ -6,8 +6,11 @@ from pathlib import Path
 
 from ..events.errors import TapeError
 from ..events.facts import RunOpened
+from ..events.lock import being_written
 from ..events.reader import Step, Tape
 from ..events.seal import Seal
+
+NEVER_CLOSED = "its run was never closed: this is how far it came"
 
 
 class WrongUse(Exception):
@@ -34,6 +37,15 @@ def among_runs(tape: Tape) -> str:
     if len(others) == 1:
         return f"{which}; --run {others[0]} for the other"
     return f"{which}; --run {', '.join(others)} for the others"
+
+
+def end_of(tape: Tape) -> str:
+    """How a run ended that did not end in order; "" of one that did, or still goes on."""
+    closed = tape.closed
+    if closed is None:
+        return "" if being_written(tape.path) else NEVER_CLOSED
+    step = tape.at(tape.last_seq).step
+    return f"the run ended at step {step}: {closed.error}" if closed.error else ""
 
 
 def check_on_tape(tape: Tape, seq: int, named: str) -> None:

@@ -17,7 +17,7 @@ from ..events.verify import Finding
 from .audit import audit_file, audit_run
 from .diff import Found, diff_alone, diff_two
 from .machine import MakeDevices
-from .recording import Recording, WrongUse, check_on_tape, open_whole
+from .recording import Recording, WrongUse, check_on_tape, end_of, open_whole
 from .run_replay import MakeFor
 from .show import (
     CONSOLE,
@@ -135,27 +135,28 @@ def _report(found: Found, seconds: float, *, as_json: bool) -> None:
 
 def run_audit(path: Path, *, run: int = 0, as_json: bool = False) -> int:
     """Audit a tape, its bytes, then every fact of a run: 0 sound, 1 something is found."""
-    ended = True
+    end = ""
     try:
         findings = audit_file(path)
         if not findings:  # what the rows say means nothing while they are not as written
             with Tape.open(path, run or None) as tape:
-                last, ended = tape.at(tape.last_seq).step, tape.closed is not None
+                last, end = tape.at(tape.last_seq).step, end_of(tape)
                 with bar("audit", last, quiet=as_json) as tick:
                     findings = audit_run(tape.opened, tape.steps(), tick)
     except TapeError as error:
         return fail(error, error.exit_code, as_json=as_json)
-    _show_findings(path, findings, as_json=as_json)
+    _show_findings(path, findings, end, as_json=as_json)
     if not as_json and being_written(path):
         CONSOLE.print("  it is being written: so far, that is")
-    elif not as_json and not ended:
-        CONSOLE.print("  its run was never closed: this is how far it came")
+    elif not as_json and end:
+        CONSOLE.print(f"  {escape(end)}", soft_wrap=True)
     return DIFFERS if findings else EQUAL
 
 
-def _show_findings(path: Path, findings: list[Finding], *, as_json: bool) -> None:
+def _show_findings(path: Path, findings: list[Finding], end: str, *, as_json: bool) -> None:
     if as_json:
-        say_json({"findings": [finding._asdict() for finding in findings]})
+        found: dict[str, object] = {"findings": [finding._asdict() for finding in findings]}
+        say_json(found | ({"end": end} if end else {}))
         return
     for finding in findings:
         where, says = escape(finding.where), escape(finding.says)

@@ -18,7 +18,7 @@ from .alone_plan import plan_alone
 from .forward import play_forward, read_streams, room_for
 from .look import run_book, show_state, summary
 from .machine import Machine, MakeDevices
-from .recording import Recording, WrongUse, among_runs, check_on_tape, open_whole
+from .recording import Recording, WrongUse, among_runs, check_on_tape, end_of, open_whole
 from .rerecord import Rerecorder
 from .rerun import Played, Tick, reopened, rerun
 from .show import (
@@ -60,6 +60,7 @@ class ReplayOptions:
     poison: str = ""
     with_faults: bool = False
     rows_a_step: int = 0
+    verify: bool = False
     record: str = ""
     as_json: bool = False
 
@@ -72,6 +73,8 @@ def run_replay(path: Path, options: ReplayOptions, make_for: MakeFor | None) -> 
             check_on_tape(tape, options.to, f"--to {options.to}")
             if among_runs(tape) and not options.as_json:
                 CONSOLE.print(among_runs(tape), markup=False)
+            if end_of(tape) and not options.as_json:
+                CONSOLE.print(end_of(tape), markup=False, soft_wrap=True)
             if options.book:
                 return run_book(tape, as_json=options.as_json)
             if make_for is None:
@@ -95,6 +98,8 @@ def _check(options: ReplayOptions) -> None:
     part = bool(options.session or options.request or options.fast_forward)
     if options.book and (part or options.to >= 0):
         raise WrongUse("--book decides a whole run again; leave --session, --request, --to away")
+    if options.book and options.verify:
+        raise WrongUse("--book computes nothing that --verify could look at; leave one away")
     if options.to >= 0 and part:
         raise WrongUse("--to stops a whole run; leave --session, --request, --fast-forward away")
     if options.record and (part or options.book or options.to >= 0):

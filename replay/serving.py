@@ -18,6 +18,7 @@ from ..events.errors import TapeExists
 from ..events.facts import RunOpened
 from ..events.tape import TapeWriter
 from .door import LiveDoor
+from .ending import close_failed
 from .inject import Fault, Injector
 from .live import LiveSource
 from .loop import Run, run
@@ -89,8 +90,8 @@ class LiveRun:
             self._recorder.close(self.reason)
         except BaseException as error:  # told to whoever waits for the run's end
             self.error = self._ranks.why(error)
-            self._recorder.abandon()
             self.door.end(f"{type(error).__name__}: the run stopped")
+            close_failed(self.run, self._recorder, self.error)
         finally:
             self._ranks.close(self.reason or "stopped")
             self.ended.set()

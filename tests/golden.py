@@ -179,20 +179,32 @@ def what_will_hardly_come_back_goes() -> Rig:
     return rig
 
 
+def a_rank_is_lost() -> Rig:
+    """While a prompt runs and another decodes: no outcome of the step, every stream at fault."""
+    rig = Rig(opened_with(fake_rules(drafts=1)))
+    rig.step(arrive("first", SHARED[:9], 14), arrive("second", SHARED, 6))
+    rig.step(arrive("waits", SHARED[:3], 2))
+    rig.news = []
+    error = "rank 1 failed on its GPU in step 2: CUDARuntimeError: an illegal address"
+    rig.step(Close(reason="failed", error=error))
+    return rig
+
+
 STORIES: dict[str, Callable[[], Rig]] = {
     story.__name__: story
     for story in (
         two_chats_share_a_prefix, drafts_kept_and_refused, sampled_with_a_seed, cancel_midway,
         room_is_short, a_rank_refuses_a_resume, refused_at_the_door_of_the_machine,
         a_glm_resumes_and_drafts, copies_beside_the_pages, each_stream_its_window,
-        equal_prompts_wait, what_will_hardly_come_back_goes,
+        equal_prompts_wait, what_will_hardly_come_back_goes, a_rank_is_lost,
     )
 }  # fmt: skip
 
 
 def write_tape(rig: Rig, path: Path) -> None:
     """A closed tape of what a rig has played."""
-    rig.step(Close(reason="closed"))
+    if not rig.state.closed:
+        rig.step(Close(reason="closed"))
     writer = TapeWriter.create(path, rig.opened)
     for step, (commands, facts) in enumerate(zip(rig.commands, rig.steps, strict=True), 1):
         writer.append(step, commands, facts)

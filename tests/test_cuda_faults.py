@@ -66,6 +66,7 @@ def test_a_kernel_that_fails_in_a_round_ends_streams_tape_and_process(
         assert one.error is not None and not one.whole, one
         assert one.error["code"] == "engine_failed"
     with Tape.open(server.tape) as tape:
-        assert tape.closed is None, "a run that lost its rank has no end"
+        assert tape.closed is not None and tape.closed.reason == "failed"
+        assert "rank 0 failed on its GPU in step" in tape.closed.error
     assert verify(server.tape) == []
     assert run_audit(server.tape) == 0

@@ -20,12 +20,15 @@ from kvtape.devices.http.serve import bind
 from kvtape.events.errors import TapeError
 from kvtape.events.facts import AnyFact
 from kvtape.events.reader import Tape
+from kvtape.events.seal import Seal
 from kvtape.events.tape import TapeWriter
 from kvtape.events.verify import verify
 from kvtape.replay import ranks
-from kvtape.replay.models import Loaded, load
+from kvtape.replay.ending import words_of
+from kvtape.replay.models import Loaded, devices_for, load
 from kvtape.replay.opening import RunOptions
 from kvtape.replay.run_diff import run_audit
+from kvtape.replay.run_replay import ReplayOptions, run_replay
 from kvtape.replay.serve import info_of
 from kvtape.replay.serving import LiveRun, TapeOptions, serve_until_told
 from kvtape.tests.server import wish
@@ -152,6 +155,20 @@ def assert_let_go(path: Path) -> None:
     assert run_audit(path) == 0
 
 
+def assert_says(path: Path, error: BaseException, model: str = "") -> None:
+    """The tape is closed and sealed, says what ended its run, and is equal up to there."""
+    with Tape.open(path) as tape:
+        assert tape.closed is not None and tape.closed.reason == "failed"
+        assert tape.closed.error == words_of(error)
+        ended = [fact for _, fact in tape.facts() if fact.kind == "request_finished"]
+        assert [fact.reason for fact in ended][-1] == "fault"
+        assert tape.seal is Seal.WHOLE
+    assert verify(path) == []
+    assert run_audit(path) == 0
+    assert run_replay(path, ReplayOptions(book=True), None) == 0
+    assert run_replay(path, ReplayOptions(model=model), devices_for(1)) == 0
+
+
 @pytest.mark.parametrize("where", ["launch", "report", "apply"])
 @pytest.mark.parametrize(("model", "world", "rank"), [("fake", 2, 1), ("fake-pages", 3, 2)])
 def test_a_follower_that_dies_ends_the_run_by_name(
@@ -171,7 +188,7 @@ def test_a_follower_that_dies_ends_the_run_by_name(
     assert str(run.live.error).startswith(f"rank {rank} failed in step ")
     assert "a bit fell out" in str(run.live.error)
     assert f"the run stopped: RankLost: rank {rank} failed in step" in caplog.text
-    assert_let_go(tmp_path / "run.tape")
+    assert_says(tmp_path / "run.tape", run.live.error)
 
 
 def break_apply(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
@@ -197,7 +214,7 @@ def test_a_leader_that_dies_ends_the_run(tmp_path: Path, start: Start, where: st
         assert_told(run.ask())
         assert run.join() == 1
     assert isinstance(run.live.error, ValueError)
-    assert_let_go(tmp_path / "run.tape")
+    assert_says(tmp_path / "run.tape", run.live.error)
 
 
 @pytest.mark.parametrize("where", ["launch", "apply"])
@@ -212,8 +229,9 @@ def test_a_cpu_rank_that_dies_sends_the_others_home(
         run = start(one, devices, TapeOptions(path=tmp_path / "run.tape"))
         assert_told(run.ask())
         assert run.join() == 1
+    assert run.live.error is not None
     assert str(run.live.error).startswith("rank 1 failed in step ")
-    assert_let_go(tmp_path / "run.tape")
+    assert_says(tmp_path / "run.tape", run.live.error, str(tmp_path / "tiny"))
 
 
 def test_a_rank_that_hangs_ends_the_run(
@@ -230,7 +248,7 @@ def test_a_rank_that_hangs_ends_the_run(
         hangs.go_on.set()
     assert isinstance(run.live.error, RankLost)
     assert "rank 1 did not come in step" in str(run.live.error)
-    assert_let_go(tmp_path / "run.tape")
+    assert_says(tmp_path / "run.tape", run.live.error)
 
 
 def fail_appends(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
