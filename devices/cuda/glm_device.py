@@ -34,7 +34,7 @@ from .glm_copies import CardCopies, KeptOnCard
 from .glm_inspect import GlmCudaInspector
 from .glm_lower import GlmLowering
 from .glm_memory import GlmCudaMemory
-from .glm_tables import GlmHeard, GlmTables
+from .glm_tables import GlmTables
 from .graph import Graphs
 from .on_card import OnCard
 
@@ -128,6 +128,7 @@ class GlmCudaDevice(OnCard, GlmRank):
         self.card.use()
         if not batch.rows:
             return self.said(running, None, None)
+        tokens = token_sums(batch.tokens, batch.positions) if self.settings.keeps_rows else None
         self.guarded(state.step, partial(self.wait, state.step))
         heard = self._tables.heard(step)
         running.draws.tokens[:] = heard.drawn
@@ -136,7 +137,8 @@ class GlmCudaDevice(OnCard, GlmRank):
             step.kept[:] = heard.kept
             lanes = step.runs[:, 0]
             self.drafts[lanes], self.draft_counts[lanes] = heard.drafts, heard.draft_counts
-        return self.said(running, heard.flags, _sums(heard, batch))
+        found = None if tokens is None else RowSums(heard.paged, heard.logit_sums, tokens)
+        return self.said(running, heard.flags, found)
 
     def logits(self, stream: StreamId, position: int) -> NDArray[np.float32] | None:
         """A row of logits [vocab] of the last step, if it computed that one."""
@@ -181,14 +183,3 @@ class GlmCudaDevice(OnCard, GlmRank):
             graphs.run(counts[of])
         card.download(self._told, self._tables.told)
         self.gather.end()
-
-
-def _sums(heard: GlmHeard, batch: Batch) -> RowSums:
-    """The digests of a step's rows, by part."""
-    return RowSums({
-        "rows": heard.row_sums,
-        "keys": heard.key_sums,
-        "drafts": heard.draft_sums,
-        "logits": heard.logit_sums,
-        "tokens": token_sums(batch.tokens, batch.positions),
-    })  # fmt: skip

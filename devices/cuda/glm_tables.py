@@ -14,21 +14,21 @@ from ...core.kernels.counting import CLEAN
 from ...core.kernels.glm_memory import GlmStep
 from ...core.kernels.program_memory import Draws
 from ..glm.step import NO_END
-from .tables import Room, write_draws
+from .tables import WORD, Room, write_draws
 
 Names = tuple[str, ...]
 MOST_ENDS = 32  # ids that end a stream's reply
 BY_RUN: Names = ("kept", "poisoned", "draft_counts", "drafts")
-BY_ROW: Names = ("row_sums", "key_sums", "draft_sums", "flags")
-BY_SAMPLE: Names = ("logit_sums", "drawn")
+PAGED: Names = ("row_sums", "key_sums", "draft_sums")  # one behind another
 
 
 class GlmHeard(NamedTuple):
-    """What a step left, as GlmRoom has it."""
+    """What a step left, as GlmRoom has it; paged [3, rows, 2]: what PAGED names.
 
-    row_sums: NDArray[np.uint64]
-    key_sums: NDArray[np.uint64]
-    draft_sums: NDArray[np.uint64]
+    It stands in the block, so that it is gone when another step is written.
+    """
+
+    paged: NDArray[np.uint64]
     logit_sums: NDArray[np.uint64]
     flags: NDArray[np.uint8]
     drawn: NDArray[np.int64]
@@ -68,7 +68,7 @@ class GlmRoom(Room):
         self.add("have", (3,), np.int64)
         self.add_draws(rows)
         self.told_at = self.bytes
-        for name in ("row_sums", "key_sums", "draft_sums", "logit_sums"):
+        for name in (*PAGED, "logit_sums"):
             self.add(name, (rows, 2), np.uint64)
         self.add("drawn", (rows,), np.int64)
         self.add("kept", (lanes,), np.int64)
@@ -86,6 +86,8 @@ class GlmTables:
         self.room, self.block = room, block
         self.at: dict[str, NDArray[Any]] = room.views(block)
         self.told = block[room.told_at :]
+        first, size = room.places[PAGED[0]][0], len(PAGED) * room.rows * 2 * WORD
+        self._paged = block[first : first + size].view(np.uint64).reshape(len(PAGED), -1, 2)
         self.at["tables"][:] = pages + 1  # to be written, and read by nobody
 
     def write(self, step: GlmStep, draws: Draws, rows: int, sampled: int) -> int:
@@ -133,9 +135,10 @@ class GlmTables:
         return len(wanting)
 
     def heard(self, step: GlmStep) -> GlmHeard:
-        """What came back of a step, in arrays of its own."""
-        counts: dict[str, int] = dict.fromkeys(BY_RUN, len(step.runs)) | dict.fromkeys(
-            BY_ROW, len(step.positions)
-        )
-        counts |= dict.fromkeys(BY_SAMPLE, len(step.selected))
-        return GlmHeard(*(self.at[name][: counts[name]].copy() for name in GlmHeard._fields))
+        """What came back of a step."""
+        at, rows, sampled = self.at, len(step.positions), len(step.selected)
+        runs = len(step.runs)
+        return GlmHeard(
+            self._paged[:, :rows], at["logit_sums"][:sampled], at["flags"][:rows],
+            at["drawn"][:sampled], *(at[name][:runs] for name in BY_RUN),
+        )  # fmt: skip

@@ -160,10 +160,7 @@ class GlmDevice(GlmRank):
         """The digests of a step's rows."""
         m, rows = self.memory, running.batch.rows
         shares = self.exchange.shared.sums[running.tables.side, :, : len(rows.selected)]
-        return RowSums({
-            "rows": m.row_sums[: rows.rows],
-            "keys": m.key_sums[: rows.rows],
-            "drafts": m.draft_sums[: rows.rows],
-            "logits": shares.sum(axis=0, dtype=np.uint64),
-            "tokens": token_sums(rows.tokens, rows.positions),
-        })  # fmt: skip
+        paged = np.stack([one[: rows.rows] for one in (m.row_sums, m.key_sums, m.draft_sums)])
+        return RowSums(
+            paged, shares.sum(axis=0, dtype=np.uint64), token_sums(rows.tokens, rows.positions)
+        )

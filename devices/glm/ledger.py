@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,18 +10,21 @@ from numpy.typing import NDArray
 from ...core.device import EveryRow, Pair
 from ...core.digests import SumTable, add_pairs
 from ...events.ids import StreamId
+from ..batch import Run
 from ..ledger import Sums, pair_of, token_sums
 from .step import GlmBatch
 
 PAGED = ("rows", "keys", "drafts")  # parts on pages; a page's running sum is kept for each
-BY_ROW = (*PAGED, "logits", "tokens")
 
 
-@dataclass(slots=True)
-class RowSums:
-    """The digests of a step's rows by part, each [rows, 2] uint64; logits [selected, 2]."""
+class RowSums(NamedTuple):
+    """The digests of a step's rows, uint64: paged [parts on pages, rows, 2], in the order of PAGED;
+    logits [selected, 2]; tokens [rows, 2].
+    """
 
-    parts: dict[str, Sums]
+    paged: Sums
+    logits: Sums
+    tokens: Sums
 
 
 @dataclass(slots=True)
@@ -38,21 +42,23 @@ class StreamTotals:
 class GlmLedger:
     """pages[part] [pages + reserved, 2]: the digest of what stands on each page.
 
-    held [slots, parts, 2]: each seated stream's sums, of the parts that are summed by row.
+    held [slots, parts, 2]: each seated stream's sums, of the parts that are summed by row: those on
+    pages, logits, tokens.
     """
 
     def __init__(self, pages: int, page_rows: int, parts: tuple[str, ...]) -> None:
         self.page_rows = page_rows
         self.paged = tuple(part for part in PAGED if part in parts)
-        self.by_row = tuple(part for part in parts if part in BY_ROW)
-        self.pages = {part: np.zeros((pages, 2), np.uint64) for part in self.paged}
+        self.by_row = (*self.paged, "logits", "tokens")
+        assert self.by_row == tuple(part for part in parts if part in self.by_row), parts
+        self._on_pages = np.zeros((len(self.paged), pages, 2), np.uint64)
+        self.pages = dict(zip(self.paged, self._on_pages, strict=True))
         self.held = np.zeros((1, len(self.by_row), 2), np.uint64)
         self.streams: dict[StreamId, StreamTotals] = {}
 
     def leased(self, pages: tuple[int, ...]) -> None:
         """These pages hold no rows."""
-        for sums in self.pages.values():
-            sums[list(pages)] = 0
+        self._on_pages[:, list(pages)] = 0
 
     def begin(self, stream: StreamId) -> None:
         """A stream starts at row 0."""
@@ -90,37 +96,51 @@ class GlmLedger:
 
     def add(self, batch: GlmBatch, kept: NDArray[np.int64], found: RowSums) -> None:
         """Count a step's kept rows; what a window refused is counted nowhere."""
-        runs, rows = batch.rows.runs, batch.rows
-        slots, firsts, ends, at = list[int](), list[int](), list[int](), 0
+        rows, paged = batch.rows, len(self.paged)
+        slots = [
+            self._counted(run, count)
+            for run, count in zip(rows.runs, kept.tolist(), strict=True)
+        ]  # fmt: skip
+        added = np.empty((len(slots), len(self.by_row), 2), np.uint64)
+        if len(slots) == rows.rows == len(rows.selected):  # a row of each, on a page of its own
+            added[:, :paged] = found.paged[:paged].transpose(1, 0, 2)
+            added[:, paged], added[:, paged + 1] = found.logits, found.tokens
+            self._on_pages[:, rows.pages] += found.paged[:paged]
+        else:
+            self._add_spans(batch, kept, found, added)
+        self.held[slots] += added
+
+    def _counted(self, run: Run, count: int) -> int:
+        """The slot of a run's stream, which has so many rows more."""
+        held = self.streams[run.stream]
+        assert count > 0 and held.rows == run.first, f"{run} does not follow row {held.rows}"
+        held.rows += count
+        return held.slot
+
+    def _add_spans(
+        self, batch: GlmBatch, kept: NDArray[np.int64], found: RowSums, added: Sums
+    ) -> None:
+        """The sums of each run's kept rows into added [runs, parts, 2], and those of pages."""
+        spans: list[tuple[int, int]] = []
         logits: list[tuple[int, int]] = []
-        for run, count in zip(runs, kept.tolist(), strict=True):
-            held = self.streams[run.stream]
-            assert count > 0 and held.rows == run.first, f"{run} does not follow row {held.rows}"
-            held.rows += count
-            slots.append(held.slot)
-            firsts.append(run.at)
-            ends.append(run.at + count)
+        at, paged = 0, len(self.paged)
+        for run, count in zip(batch.rows.runs, kept.tolist(), strict=True):
+            spans.append((run.at, run.at + count))
             logits.append((at, at + min(run.sampled, count)))
             at += run.sampled
-        added = np.empty((len(runs), len(self.by_row), 2), np.uint64)
-        if ends and at == len(runs) == ends[-1]:  # a row of each, on a page that is its own
-            for column, part in enumerate(self.by_row):
-                added[:, column] = found.parts[part][:at]
-            for part in self.paged:
-                self.pages[part][rows.pages[:at]] += found.parts[part][:at]
-            self.held[slots] += added
-            return
-        spans = list(zip(firsts, ends, strict=True))
-        for column, part in enumerate(self.by_row):
-            added[:, column] = _each(found.parts[part], logits if part == "logits" else spans)
-        self.held[slots] += added
+        for column, sums in enumerate((*found.paged[:paged], found.logits, found.tokens)):
+            added[:, column] = _each(sums, logits if column == paged else spans)
         mine = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in spans)])
-        for part in self.paged:
-            np.add.at(self.pages[part], rows.pages[mine], found.parts[part][mine])
+        for on_pages, sums in zip(self._on_pages, found.paged[:paged], strict=True):
+            np.add.at(on_pages, batch.rows.pages[mine], sums[mine])
 
     def table(self, streams: Sequence[StreamId]) -> SumTable:
-        """The sums by row of these streams, which have no others now."""
-        slots = [self.streams[stream].slot for stream in streams]
+        """The sums by row of these streams; others that they had are not true any more."""
+        slots: list[int] = []
+        for stream in streams:
+            held = self.streams[stream]
+            held.fixed.clear()
+            slots.append(held.slot)
         return SumTable(streams, self.by_row, self.held[slots])
 
     def pass_over(self, batch: GlmBatch, kept: NDArray[np.int64]) -> None:
@@ -131,12 +151,13 @@ class GlmLedger:
     def every_row(self, batch: GlmBatch, found: RowSums) -> EveryRow:
         """The sums after each row of a step that `add` is yet to count; every row is sampled."""
         every = EveryRow([], [], {part: [] for part in self.by_row}, [])
+        added = dict(zip(self.by_row, (*found.paged[: len(self.paged)], *found[1:]), strict=True))
         for run in batch.rows.runs:
             held, own = self.streams[run.stream], slice(run.at, run.at + run.rows)
             every.streams.append(run.stream)
             every.firsts.append(run.first)
             for column, part in enumerate(self.by_row):
-                after = np.cumsum(found.parts[part][own], axis=0, dtype=np.uint64)
+                after = np.cumsum(added[part][own], axis=0, dtype=np.uint64)
                 every.sums[part].append(after + self.held[held.slot, column])
         return every
 

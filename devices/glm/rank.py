@@ -228,6 +228,8 @@ class GlmRank:
     def _note_flags(self, running: GlmRunning, flags: NDArray[np.uint8], report: Report) -> None:
         """Streams with a kept row that was no number, and the first poisoned row of each."""
         tables, runs = running.tables, running.batch.rows.runs
+        if not flags[: running.batch.rows.rows].any() and (tables.poisoned == CLEAN).all():
+            return
         for run, kept, key in zip(
             runs, tables.kept.tolist(), tables.poisoned.tolist(), strict=True
         ):
@@ -242,12 +244,12 @@ class GlmRank:
         The streams that came to where their states are summed: every one of them, if rows were.
         """
         ended: set[StreamId] = set()
-        drawn, at = running.draws.tokens, 0
+        drawn, at = running.draws.tokens.tolist(), 0
         windows, kept = running.batch.windows, running.tables.kept.tolist()
         for run, window, count in zip(running.batch.rows.runs, windows, kept, strict=True):
             own = drawn[at : at + run.sampled]
             at += run.sampled
-            new = [int(token) for token in (own[:count] if window else own[-1:])]
+            new = own[:count] if window else own[-1:]
             if run.accepts:
                 report.streams.append(run.stream)
                 report.tokens.extend(new)
@@ -255,7 +257,7 @@ class GlmRank:
             if window:
                 report.drafts[run.stream] = (run.rows - 1, count - 1)
             if report.every_row is not None:
-                report.every_row.tokens.append(own)
+                report.every_row.tokens.append(np.array(own, np.int64))
             if running.every_row or comes_to_an_end(running.state, run, window, new):
                 ended.add(run.stream)
         return ended
@@ -276,6 +278,9 @@ class GlmRank:
         """
         state, full = running.state, self.settings.digests == "full"
         streams = [run.stream for run in running.batch.rows.runs]
+        if not (full or ended):
+            report.sums = self.ledger.table(streams)
+            return
         if full:
             streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
         sums: dict[StreamId, dict[str, Pair]] = {}
@@ -293,9 +298,6 @@ class GlmRank:
                     found = self._looks.sum(seat, part, 0, held.rows)
                     if found != mine[part]:
                         report.breaks.append(Break(stream, part, mine[part], found))
-        if not (full or ended):
-            report.sums = self.ledger.table(streams)
-            return
         for stream in streams:
             mine = self.ledger.sums(stream)
             sums[stream] = {part: mine[part] for part in self.rules.parts if part in mine}

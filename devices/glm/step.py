@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,15 +103,18 @@ def _append(
 
 
 def _batch(state: State, runs: list[Run], tokens: list[int]) -> Batch:
-    counts = [run.rows for run in runs]
-    lanes = np.repeat(np.array([run.lane for run in runs], np.int64), counts)
-    spans = [np.arange(run.first, run.first + run.rows) for run in runs]
-    chosen = [np.arange(run.at + run.rows - run.sampled, run.at + run.rows) for run in runs]
-    positions = np.concatenate([np.zeros(0, np.int64), *spans])
-    pages = state.tables[lanes, positions // state.opened.rules.page_rows].astype(np.int64)
+    positions: list[int] = []
+    lanes: list[int] = []
+    selected: list[int] = []
+    for _, lane, at, first, count, sampled, _ in runs:
+        end = at + count
+        positions += range(first, first + count)
+        lanes += repeat(lane, count)
+        selected += range(end - sampled, end)
+    rows = [np.array(column, np.int64) for column in (tokens, positions, lanes, selected)]
+    pages = state.tables[rows[2], rows[1] // state.opened.rules.page_rows].astype(np.int64)
     assert not runs or int(pages.max()) < state.opened.pages, "a row has no leased page"
-    selected = np.concatenate([np.zeros(0, np.int64), *chosen])
-    return Batch(runs, np.array(tokens, np.int64), positions, lanes, pages, selected)
+    return Batch(runs, rows[0], rows[1], rows[2], pages, rows[3])
 
 
 def step_tables(state: State, batch: GlmBatch, drafts: int, spare_page: int, side: int) -> GlmStep:
@@ -118,21 +122,20 @@ def step_tables(state: State, batch: GlmBatch, drafts: int, spare_page: int, sid
     rows, page_rows = batch.rows, state.opened.rules.page_rows
     runs = rows.runs
     streams = [state.streams[run.stream] for run in runs]
-    following = np.append(rows.tokens[1:], NO_END)
-    for run, token in zip(runs, batch.following, strict=True):
-        following[run.at + run.rows - 1] = token
-    starts = np.cumsum([0, *(run.sampled for run in runs)])[: len(runs)]
+    following = np.empty_like(rows.tokens)
+    following[:-1] = rows.tokens[1:]
+    following[[run.at + run.rows - 1 for run in runs]] = batch.following
+    starts = accumulate((run.sampled for run in runs), initial=0)
+    sampled = [(start, run.sampled) for start, run in zip(starts, runs, strict=False)]
+    last = [() if one.request.ignore_eos else one.request.eos for one in streams]
     most = max([len(stream.request.eos) for stream in streams] + [1])
-    ends = np.full((len(runs), most), NO_END, np.int64)
-    for at, stream in enumerate(streams):
-        if not stream.request.ignore_eos:
-            ends[at, : len(stream.request.eos)] = stream.request.eos
+    ends = [(*ids, *repeat(NO_END, most - len(ids))) for ids in last]
     wants = [
         drafts_of(stream, drafts) if run.accepts else 0
         for run, stream in zip(runs, streams, strict=True)
     ]
     tables = state.tables.copy()
-    tables[tables == state.opened.pages] = spare_page
+    np.putmask(tables, tables == state.opened.pages, spare_page)
     return GlmStep(
         tokens=rows.tokens,
         positions=rows.positions,
@@ -141,13 +144,13 @@ def step_tables(state: State, batch: GlmBatch, drafts: int, spare_page: int, sid
         tables=tables,
         runs=_columns([(run.lane, run.at, run.first, run.rows) for run in runs], 4),
         next_tokens=following,
-        sampled=_columns([(int(s), run.sampled) for s, run in zip(starts, runs, strict=True)], 2),
+        sampled=_columns(sampled, 2),
         windows=np.array(batch.windows, np.int64),
         kept=np.array([run.rows for run in runs], np.int64),
-        ends=ends,
+        ends=_columns(ends, most),
         wants=np.array(wants, np.int64),
         limits=np.array([stream.pages * page_rows for stream in streams], np.int64),
-        poisoned=np.full(len(runs), CLEAN, np.int64),
+        poisoned=np.array([CLEAN] * len(runs), np.int64),
         side=side,
     )
 
