@@ -94,6 +94,7 @@ def serve(
     digests: Annotated[str, typer.Option(help="off, book, rows or full")] = "rows",
     queue: Annotated[int, typer.Option(min=0, help="requests that may wait")] = 256,
     poison: Annotated[str, typer.Option(help="a, b or off; TF_KV_POISON=1 is a")] = "",
+    verify: of_plan.Verify = False,
     api_key: Annotated[str, typer.Option(envvar="KVTAPE_API_KEY", help="ask for this key")] = "",
     inject: Annotated[str, typer.Option(help="flip:rank=1,step=9,... one bit, on purpose")] = "",
 ) -> None:
@@ -131,6 +132,7 @@ def serve(
                 marks=marks,
                 device=device,
                 gather=gather,
+                verify=verify,
                 **keeping._asdict(),
             ),
             tape=TapeOptions(
@@ -166,6 +168,7 @@ def replay(
     gather: Gather = "auto",
     model: ModelPath = "",
     poison: Annotated[str, typer.Option(help="a, b or off; as recorded by default")] = "",
+    verify: of_plan.Verify = False,
     with_faults: Annotated[bool, typer.Option("--with-faults", help="flip again")] = False,
     rows: Annotated[int, typer.Option(min=0, help="prompt rows a step, fast-forward")] = 0,
     record: Annotated[str, typer.Option(help="keep the replay as a tape of its own")] = "",
@@ -191,11 +194,13 @@ def replay(
         poison=poison,
         with_faults=with_faults,
         rows_a_step=rows,
+        verify=verify,
         record=record,
         as_json=as_json,
     )
     kind = "" if device == "fake" else device
-    raise typer.Exit(run_replay(tape, options, devices_for(threads, kind, gather)))
+    make = devices_for(threads, kind, gather, verify=verify)
+    raise typer.Exit(run_replay(tape, options, make))
 
 
 @app.command()

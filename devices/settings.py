@@ -12,7 +12,8 @@ class DeviceSettings:
 
     context: most rows of a stream.  pages: of the pool, the reserved ones not counted.  digests:
     how much is summed.  poison: the pattern or "off".  limit_s: a step may take so long.
-    drafts: most drafted tokens a round.  states: kept at most, beside their pages.
+    drafts: most drafted tokens a round.  states: kept at most, beside their pages.  verify: the
+    products of every linear map are looked at in every step, which GPUs alone can do.
     """
 
     lanes: int
@@ -24,6 +25,7 @@ class DeviceSettings:
     limit_s: float = 300.0
     drafts: int = 0
     states: int = 8
+    verify: bool = False
 
     def __post_init__(self) -> None:
         assert self.digests in LEVELS, f"digests {self.digests!r} is none of {LEVELS}"

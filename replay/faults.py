@@ -27,6 +27,11 @@ FAULTS = (
         "diff finds the bit from two sums alone, without a second copy",
     ),
     FaultKind(
+        "a rank's linear map is wrong: a bit of a weight, a broken unit of a GPU",
+        "--verify, on a GPU: the step's checksums, before any of its tokens is told",
+        "replay on another device: the first row whose sums differ from the tape's",
+    ),
+    FaultKind(
         "a rank computes a split part wrongly (its heads' rows)",
         "",
         "replay at any number of ranks: the sums over ranks differ from the tape's",

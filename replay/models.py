@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.apply import apply
@@ -57,7 +57,7 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     Raises BadOption, ModelError, UnsupportedShape; where a plan is refused, no weight was read.
     """
     plan = planned(name, options)
-    if why := _no_way(options.device, options.gather):
+    if why := _no_way(options.device, options.gather, verify=options.verify):
         raise BadOption(why)
     if name in FAKES:
         _refuse_fake_cards(name, options.device)
@@ -79,8 +79,9 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
     )  # fmt: skip
     with told_of_compiles(say):
         devices = MAKERS[options.device](
-            checkpoint, settings_of(opened), world=options.world, threads=options.threads,
-            progress=count, choices=choices, **_ways(options.device, options.gather),
+            checkpoint, replace(settings_of(opened), verify=options.verify),
+            world=options.world, threads=options.threads, progress=count, choices=choices,
+            **_ways(options.device, options.gather),
         )  # fmt: skip
     opened = opened.model_copy(update={"model_digest": devices[0].model_digest})
     text, ends = _text_of(checkpoint)
@@ -94,11 +95,18 @@ def _ways(device: str, gather: str) -> dict[str, str]:
     return {"gather": gather} if device == "cuda" else {}
 
 
-def _no_way(device: str, gather: str) -> str:
-    """Why ranks cannot be told how to gather; "" where they can, or nobody did."""
-    if device == "cuda" or gather == "auto":
+def _no_way(device: str, gather: str, *, verify: bool) -> str:
+    """Why ranks cannot be told how to gather, or to verify; "" where they can, or nobody did."""
+    if device == "cuda":
         return ""
-    return f"--gather {gather} is for --device cuda: ranks on CPUs share one memory"
+    if gather != "auto":
+        return f"--gather {gather} is for --device cuda: ranks on CPUs share one memory"
+    if verify:
+        return (
+            "--verify is for --device cuda, whose kernels look at their products as they run; what"
+            " a CPU computed is verified by a replay on another machine"
+        )
+    return ""
 
 
 def _gathers(device: Any) -> tuple[str, ...]:
@@ -145,14 +153,16 @@ def _text_of(checkpoint: Checkpoint) -> tuple[TextSide | None, tuple[int, ...]]:
 
 
 def devices_for(
-    threads: int, device: str = "", gather: str = "auto"
+    threads: int, device: str = "", gather: str = "auto", *, verify: bool = False
 ) -> Callable[[str], MakeDevices]:
     """Where weights are named to what makes devices for a run on a tape.
 
     device: what was asked for; where nothing was, a run of GPUs goes to a CPU if there are none.
     Making them raises ModelError where the weights are not found, Refused where they are others.
     """
-    return lambda model: lambda opened: _devices_of(opened, model, threads, device, gather)
+    return lambda model: (
+        lambda opened: _devices_of(opened, model, threads, device, gather, verify=verify)
+    )
 
 
 def _refuse_by(why: str) -> None:
@@ -161,22 +171,22 @@ def _refuse_by(why: str) -> None:
 
 
 def _devices_of(
-    opened: RunOpened, model: str, threads: int, asked: str, gather: str
+    opened: RunOpened, model: str, threads: int, asked: str, gather: str, *, verify: bool
 ) -> Sequence[Device]:
     if opened.family == "fake":
-        _refuse_by(_no_way("fake", gather))
+        _refuse_by(_no_way("fake", gather, verify=verify))
         _refuse_by(f"--device {asked}: {opened.model} has no weights" if asked == "cuda" else "")
         warm(use_cache(), lambda line: None)
         return fake_group(opened, opened.world)
     checkpoint = find_model(model or opened.model)
     kind = asked or device_here(opened.devices[0])
-    _refuse_by(_no_way(kind, gather))
+    _refuse_by(_no_way(kind, gather, verify=verify))
     if kind == "cpu":
         warm(use_cache(), lambda line: None)
     else:
         use_cache()
     devices = MAKERS[kind](
-        checkpoint, settings_of(opened), world=opened.world,
+        checkpoint, replace(settings_of(opened), verify=verify), world=opened.world,
         threads=threads or max(1, (os.cpu_count() or 1) // opened.world),
         choices=choices_of(opened.rules), **_ways(kind, gather),
     )  # fmt: skip

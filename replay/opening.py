@@ -54,6 +54,7 @@ class RunOptions:
     evict: str = "odds"
     device: str = "cpu"
     gather: str = "auto"
+    verify: bool = False
 
 
 # How prompts are kept since runs say so: where others part from them, what is read back stays,

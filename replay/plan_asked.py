@@ -38,6 +38,7 @@ class PlanOptions:
     drafts: int | None = None
     order: str = "proposed"
     spare_to: str = "free"
+    verify: bool = False
     what_fits: bool = False
     as_json: bool = False
 
@@ -65,5 +66,6 @@ def read_asked(
         fixed=bytes_asked("--fixed", options.fixed),
         order=one_of("--order", options.order, ORDERS),
         spare_to=one_of("--spare-to", options.spare_to, SPARE_TO),
+        verify=options.verify,
     )
     return ask(start, here)

@@ -43,6 +43,9 @@ SpareTo = Annotated[
 Fixed = Annotated[
     str, typer.Option(help="what a stream keeps beside its rows: 180MiB; by default our own")
 ]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="every product is looked at in every step, on a GPU alone")
+]
 WhatFits = Annotated[
     bool, typer.Option("--what-fits", help="the largest values and the flags that would do")
 ]
@@ -68,6 +71,7 @@ def plan(
     fixed: Fixed = "",
     mtp_drafts: MtpDrafts = -1,
     plan_order: PlanOrder = "proposed",
+    verify: Verify = False,
     what_fits: WhatFits = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -95,6 +99,7 @@ def plan(
         drafts=None if mtp_drafts < 0 else mtp_drafts,
         order=plan_order,
         spare_to=spare_to,
+        verify=verify,
         what_fits=what_fits,
         as_json=as_json,
     )

@@ -21,7 +21,8 @@ class Planned:
     def division(self, page_bytes: int) -> Division:
         """As a run records it. page_bytes: of one page, over all ranks, digests included."""
         wanted, sizes = self.asked.wanted, self.asked.wanted.sizes
-        made_of = {
+        checked = {"check_bytes": self.asked.checks} if self.asked.checks else {}
+        made_of = checked | {
             "room_bytes": self.plan.room_bytes,
             "page_bytes": page_bytes,
             "row_bytes": sizes.row_bytes,
@@ -79,6 +80,7 @@ def start_of(model: str, options: RunOptions) -> Start:
         room=options.room,
         pages=options.pages,
         order=options.plan_order,
+        verify=options.verify,
     )
 
 
@@ -99,4 +101,6 @@ def command_of(start: Start) -> str:
     given = [f"{flag} {value}" for flag, (value, unset) in told.items() if value != unset]
     if start.cache_bytes is not None:
         given.append(f"--prompt-cache-gib {start.cache_bytes / GIB:g}")
+    if start.verify:
+        given.append("--verify")
     return " ".join(["kvtape plan", start.model, *given, "--what-fits"])

@@ -73,7 +73,8 @@ class Shape:
 
     context: the longest window; usual_context: where nobody asks for another.  sizes: with rows of
     16-bit codes; fp8: of 8-bit codes, None where there are none.  keeps: whether a kept prompt has
-    more than pages, in a cache of their own.  weights: bytes of the first of so many ranks.
+    more than pages, in a cache of their own.  weights: bytes of the first of so many ranks; checks:
+    of what they are checked by on a GPU.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Shape:
     keeps: bool
     most_world: int
     weights: Callable[[int], int]
+    checks: Callable[[int], int]
 
 
 def read_shape(name: str, world: int, drafts: int | None) -> Shape:
@@ -130,6 +132,7 @@ def _fake(name: str) -> Shape:
         keeps=rules.snapshots,
         most_world=MOST_WORLD,
         weights=lambda world: 0,
+        checks=lambda world: 0,
     )
 
 
@@ -152,6 +155,7 @@ def _glm(name: str, config: Mapping[str, Any], world: int, drafts: int | None) -
         keeps=True,
         most_world=most,
         weights=lambda world: _weights(family(), world),
+        checks=lambda world: _checks(family(), world),
     )
 
 
@@ -169,8 +173,19 @@ def _llama(name: str, config: Mapping[str, Any], world: int, drafts: int | None)
         keeps=False,
         most_world=MOST_WORLD,
         weights=lambda world: _weights(family, world),
+        checks=lambda world: _checks(family, world),
     )
 
 
 def _weights(family: Glm | Llama, world: int) -> int:
     return weights_bytes(family.tensors(), family.columns, world)
+
+
+def _checks(family: Glm | Llama, world: int) -> int:
+    from ..devices.cuda.checks import checks_of  # starts that verify nothing wait for none of these
+    from ..devices.glm.program import GlmRecorder
+    from ..devices.program import Recorder
+
+    if isinstance(family, Llama):
+        return checks_of(Recorder(family, world, 0, 1, 1, checks=False).program()).bytes
+    return checks_of(GlmRecorder(family, world, 0, 1, False, [0] * family.caches).program()).bytes

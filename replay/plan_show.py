@@ -65,7 +65,8 @@ def _memory_rows(asked: Asked) -> list[tuple[str, str, int]]:
         return []
     return [
         ("memory", "a rank's part of this machine" if memory.here else "of a device", memory.total),
-        ("weights", "16-bit rows, constants, the embedding", memory.weights),
+        ("weights", "16-bit rows, constants, the embedding", memory.weights - asked.checks),
+        *([("checksums", "of the weights' products", asked.checks)] if asked.checks else []),
         ("reserve", "left alone", memory.reserve),
     ]
 
@@ -184,6 +185,7 @@ def _asked_json(asked: Asked, verdict: str) -> dict[str, object]:
         "world": asked.world,
         "own_fixed_part_bytes": asked.shape.sizes.fixed_bytes,
         "memory": asdict(asked.memory),
+        "check_bytes": asked.checks,
         "wanted": told,
         "sizes": sizes,
     }

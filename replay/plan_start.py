@@ -22,7 +22,7 @@ class Start:
 
     lanes: streams at once.  drafts: tokens drafted a round.  room: of a rank, after weights and
     reserve.  memory: of a rank's device.  pages: of the pool, whatever room that takes.  fixed: of
-    a stream, in place of this engine's own.  All in bytes.
+    a stream, in place of this engine's own.  All in bytes.  verify: checksums stand beside weights.
     """
 
     model: str
@@ -42,13 +42,15 @@ class Start:
     fixed: int | None = None
     order: Order = "proposed"
     spare_to: SpareTo = "free"
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Where the room comes from, in bytes; all 0 where the room itself was told.
 
-    here: whether it is this machine's, and not that of a device that was told.
+    weights: with what they are checked by.  here: whether it is this machine's, and not that of a
+    device that was told.
     """
 
     total: int = 0
@@ -62,7 +64,8 @@ class Asked:
     """Everything that a plan is told from: the model, the memory, what is wanted of the room.
 
     store: where prompts are kept, radix or flat.  pages: of the pool, 0 where the room decides.
-    given_fixed: whether the fixed part of a stream was given, and not this engine's own.
+    given_fixed: whether the fixed part of a stream was given, and not this engine's own.  checks:
+    bytes of a rank that weights are checked by, 0 where they are not.
     """
 
     shape: Shape
@@ -73,6 +76,7 @@ class Asked:
     pages: int
     given_fixed: bool
     warning: str
+    checks: int = 0
 
     def plan(self) -> Plan:
         """Who gets how much. Raises PlanRefused."""
@@ -111,6 +115,7 @@ def ask(start: Start, here: Callable[[], Here] = this_machine) -> Asked:
         pages=start.pages,
         given_fixed=start.fixed is not None,
         warning=share_warning(start.share, start.lanes),
+        checks=shape.checks(start.world) if start.verify else 0,
     )
 
 
@@ -215,7 +220,7 @@ def _room(
         free = found.free // ranks
         reserve = reserve_bytes(found.total, unified=found.shared) // ranks
         told = f"this machine holds {size(free)} a rank"
-    memory = Memory(free, shape.weights(start.world), reserve, start.memory is None)
+    memory = Memory(free, _held(start, shape, start.world), reserve, start.memory is None)
     room = free - memory.weights - reserve
     if room < 0:
         raise BadOption(
@@ -227,10 +232,15 @@ def _room(
     return memory, min(room, ample_bytes(wanted, POOL_BYTES // start.world))
 
 
+def _held(start: Start, shape: Shape, world: int) -> int:
+    """Bytes of weights of the first of so many ranks, with what they are checked by."""
+    return shape.weights(world) + (shape.checks(world) if start.verify else 0)
+
+
 def _enough_ranks(start: Start, shape: Shape, room: int) -> str:
     """The fewest ranks whose weights a room holds, in words."""
     if start.memory is None:
         return "a larger one would do, or --room says how much there is"
     most = shape.most_world
-    few = largest(most, lambda world: shape.weights(world) > room)
+    few = largest(most, lambda world: _held(start, shape, world) > room)
     return f"--tp {few + 1} would do" if few < most else f"no --tp up to {most} would do"

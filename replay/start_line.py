@@ -12,7 +12,7 @@ def start_line(opened: RunOpened) -> str:
     return (
         f"{opened.model} on {counted(opened.world, 'rank')}: {opened.lanes} streams at once,"
         f" windows of {opened.context}, {_rows_line(opened)}; {_room_line(opened)};"
-        f" {kept_line(opened)}"
+        f" {kept_line(opened)}{_checked_line(opened)}"
     )
 
 
@@ -42,6 +42,12 @@ def _room_line(opened: RunOpened) -> str:
         else:
             shares.append(f"prompt cache {size(plan['cache_bytes'])}")
     return f"{of}: {', '.join(shares)}, left {size(plan['left_bytes'])}"
+
+
+def _checked_line(opened: RunOpened) -> str:
+    """Whether products are looked at, and what that takes."""
+    held = opened.plan.get("check_bytes", 0)
+    return f"; every product checked, by checksums of {size(held)} a rank" if held else ""
 
 
 def kept_line(opened: RunOpened) -> str:

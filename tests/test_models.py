@@ -26,19 +26,21 @@ def test_a_model_that_was_named_is_not_replaced_by_the_tapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "device", "gather", "why"),
+    ("family", "device", "gather", "verify", "why"),
     [
-        ("fake", "cuda", "auto", "--device cuda: smollm2 has no weights"),
-        ("fake", "", "links", "--gather links is for --device cuda"),
-        ("llama", "cpu", "nccl", "--gather nccl is for --device cuda"),
+        ("fake", "cuda", "auto", False, "--device cuda: smollm2 has no weights"),
+        ("fake", "", "links", False, "--gather links is for --device cuda"),
+        ("llama", "cpu", "nccl", False, "--gather nccl is for --device cuda"),
+        ("fake", "", "auto", True, "--verify is for --device cuda"),
+        ("llama", "cpu", "auto", True, "--verify is for --device cuda"),
     ],
 )
 def test_a_replay_takes_no_word_about_gpus_that_it_would_not_keep(
-    family: str, device: str, gather: str, why: str
+    family: str, device: str, gather: str, verify: bool, why: str
 ) -> None:
     opened = opened_with(fake_rules(), model="smollm2", family=family)
     with pytest.raises(Refused, match=why):
-        devices_for(1, device, gather)("smollm2")(opened)
+        devices_for(1, device, gather, verify=verify)("smollm2")(opened)
 
 
 def test_what_compiles_kernels_for_a_gpu_elsewhere_says_what_it_needs() -> None:

@@ -17,8 +17,9 @@ from kvtape.events.canon import encode
 from kvtape.replay import models
 from kvtape.replay.models import load
 from kvtape.replay.opening import BadOption, RunOptions
-from kvtape.replay.plan_made import planned
-from kvtape.replay.plan_shapes import GLM_FLASH
+from kvtape.replay.plan_made import command_of, planned
+from kvtape.replay.plan_shapes import GLM_FLASH, read_shape
+from kvtape.replay.plan_start import Start, ask
 from kvtape.replay.start_line import start_line
 
 DATA = Path(__file__).parent / "data"
@@ -314,6 +315,28 @@ def test_a_start_says_pages_tokens_windows_cache_fixed_part_and_what_is_left(
     assert "prompts kept as copies, in 16.00 GiB" in windows
     llama = start_line(loaded(LLAMA).opened)
     assert "tokens that all streams share; of " in llama and "fixed" not in llama
+
+
+def test_checksums_are_planned_beside_the_weights_and_said(flash: str) -> None:
+    """A start that looks at its products has that much less room, and its line says so."""
+    for model in (GLM, LLAMA, flash):
+        shape = read_shape(model, 2, None)
+        plain = ask(Start(model, world=2, memory=900 * GIB))
+        checked = ask(Start(model, world=2, memory=900 * GIB, verify=True))
+        assert checked.checks == shape.checks(2) > 0 == plain.checks
+        assert checked.memory.weights - plain.memory.weights == checked.checks
+        assert plain.wanted.room_bytes - checked.wanted.room_bytes == checked.checks
+    assert 0.005 < checked.checks / checked.memory.weights < 0.02
+    told = Start(model, verify=True)
+    assert command_of(told) == f"kvtape plan {model} --verify --what-fits"
+
+
+def test_a_start_that_checks_products_says_so(no_weights: None) -> None:
+    plain = loaded(LLAMA).opened
+    assert "check" not in start_line(plain) and "check_bytes" not in plain.plan
+    plan = {**plain.plan, "check_bytes": 3 << 20}
+    line = start_line(plain.model_copy(update={"plan": plan}))
+    assert line.endswith("; every product checked, by checksums of 3.00 MiB a rank")
 
 
 def test_a_promise_that_does_not_hold_is_said_at_start(flash: str) -> None:

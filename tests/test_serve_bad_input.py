@@ -303,6 +303,11 @@ def test_how_gpus_gather_is_not_asked_of_ranks_on_cpus(tmp_path: Path) -> None:
     refused(serve(tiny_folder(tmp_path / "tiny"), "--gather", "nccl"), 3, "--gather nccl")
 
 
+def test_products_are_looked_at_on_gpus_alone(tmp_path: Path) -> None:
+    refused(serve("fake", "--verify"), 3, "--verify is for --device cuda", "replay")
+    refused(serve(tiny_folder(tmp_path / "tiny"), "--verify"), 3, "--verify is for --device cuda")
+
+
 def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

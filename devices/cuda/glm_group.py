@@ -13,6 +13,7 @@ from ..settings import DeviceSettings
 from ..weights.glm_dir import GlmCheckpoint
 from ..weights_load import Progress, load_weights
 from .card import Card
+from .checks import checks_of
 from .glm_device import GlmCudaDevice
 from .glm_memory import allocated, bring, planned, room_of
 from .joined import Sizes
@@ -45,7 +46,8 @@ def glm_rank(
     wide = bool(len(checkpoint.table()[1]))
     heads = (last - first, last_kda - first_kda)
     shapes = planned(family, program, settings, rings, heads, wide_table=wide)
-    memory = allocated(card, program, shapes, room_of(family, settings))
+    checks = checks_of(program, verify=settings.verify)
+    memory = allocated(card, program, shapes, room_of(family, settings, checks), checks)
     workers = max(1, os.cpu_count() or 1)
     (weights,), digest = load_weights(checkpoint, family, [program], workers, progress)
     bring(memory, checkpoint, program, weights)

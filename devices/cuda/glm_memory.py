@@ -15,6 +15,7 @@ from ..settings import DeviceSettings
 from ..weights.glm_dir import GlmCheckpoint
 from ..weights_load import Weights
 from .card import Array, Card, Shape
+from .checks import Checks, checks_of
 from .glm_tables import GlmRoom
 from .memory import CardMemory, bring_weights, placed
 
@@ -41,10 +42,11 @@ class GlmCudaMemory(CardMemory):
         self.tables = self.step.views(self.arrays["step"])
 
 
-def room_of(family: Glm, settings: DeviceSettings) -> GlmRoom:
+def room_of(family: Glm, settings: DeviceSettings, checks: Checks) -> GlmRoom:
     """Where the tables of a step stand."""
     entries = -(-settings.context // family.choices.page_rows) + 1
-    return GlmRoom(settings.rows, settings.lanes, entries, family.choices.drafts)
+    drafts, words = family.choices.drafts, len(checks.names)
+    return GlmRoom(settings.rows, settings.lanes, entries, drafts, words)
 
 
 def planned(
@@ -60,9 +62,10 @@ def planned(
 
     heads: its own, of attention and of the recurrence.  wide_table: embedding rows of 32 bits.
     """
-    step = room_of(family, settings)
+    checks = checks_of(program, verify=settings.verify)
+    step = room_of(family, settings, checks)
     return {
-        **_weights(family, program, wide_table=wide_table),
+        **_weights(family, program, checks, wide_table=wide_table),
         **_kept(family, settings, rings, heads[1]),
         **_scratch(family, program, settings, heads[0]),
         **_drawn(family, settings.rows),
@@ -72,7 +75,7 @@ def planned(
 
 
 def allocated(
-    card: Card, program: GlmProgram, shapes: Mapping[str, Shape], step: GlmRoom
+    card: Card, program: GlmProgram, shapes: Mapping[str, Shape], step: GlmRoom, checks: Checks
 ) -> GlmCudaMemory:
     """All arrays, empty but for the vector of ones. Raises NoRoom."""
     arrays = card.arrays(shapes)
@@ -80,7 +83,8 @@ def allocated(
     card.upload(np.ones(count, f32), arrays["constants"][program.ones : program.ones + count])
     card.upload(np.arange(LOOKED, dtype=i32), arrays["looked_order"])
     card.wait()
-    return GlmCudaMemory(card, arrays, placed(program.matrices, arrays), step)
+    matrices = placed(program.matrices, arrays, step, checks)
+    return GlmCudaMemory(card, arrays, matrices, checks, step)
 
 
 def bring(
@@ -100,10 +104,11 @@ def bring(
     bring_weights(card, memory.matrices, weights)
 
 
-def _weights(family: Glm, program: GlmProgram, *, wide_table: bool) -> Shapes:
+def _weights(family: Glm, program: GlmProgram, checks: Checks, *, wide_table: bool) -> Shapes:
     planes = sum(planes_size(one.columns, one.inputs) for one in program.matrices)
     return {
         "planes": ((planes,), i8),
+        "check_planes": ((max(1, checks.bytes),), i8),
         "weight_exponents": ((program.exponents,), i8),
         "constants": ((program.constants,), f32),
         "table_high": ((family.vocab, family.hidden), u16),

@@ -42,6 +42,8 @@ class GlmHeard(NamedTuple):
 class GlmRoom(Room):
     """rows, lanes: of a step at most; entries: of a page table; drafts: of a round at most.
 
+    checks: words that tell whether products were right.
+
     have: rows of each row set, those behind them are nobody's.  A run's tables are in the order of
     the step's runs, a drafting row's in that of the runs that want drafts. Of drafts and
     draft_counts the last entry takes what nobody wants.
@@ -51,6 +53,7 @@ class GlmRoom(Room):
     lanes: int
     entries: int
     drafts: int
+    checks: int = 0
 
     def __post_init__(self) -> None:
         rows, lanes = self.rows, self.lanes
@@ -68,6 +71,7 @@ class GlmRoom(Room):
         self.add("have", (3,), np.int64)
         self.add_draws(rows)
         self.told_at = self.bytes
+        self.add_checks(self.checks)
         for name in (*PAGED, "logit_sums"):
             self.add(name, (rows, 2), np.uint64)
         self.add("drawn", (rows,), np.int64)

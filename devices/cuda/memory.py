@@ -1,12 +1,13 @@
 """What a rank keeps on its GPU: one planned allocation, and every array in it by name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...core.families.llama import Llama
 from ...core.kernels.cuda.attend import NEAR
+from ...core.kernels.cuda.checked import check_planes
 from ...core.kernels.cuda.planes import pack_planes, planes_size
 from ...core.kernels.pack import unpack
 from ...core.kernels.rope import rope_tables
@@ -16,7 +17,8 @@ from ..program import Program
 from ..settings import DeviceSettings
 from ..weights_load import Weights
 from .card import Array, Card, Shape
-from .tables import StepRoom
+from .checks import Checks, checks_of
+from .tables import Room, StepRoom
 
 PAGES = ("keys", "key_exponents", "values", "value_exponents")
 SCRATCH = ("floats", "codes", "code_exponents", "queries", "query_exponents", "scores", "z")
@@ -27,12 +29,18 @@ i8, i16, i32, f32 = np.int8, np.int16, np.int32, np.float32
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A matrix in the card's form: planes [.] int8 from `at` on, exponents [columns] int8."""
+    """A matrix in the card's form: planes [.] int8 from `at` on, exponents [columns] int8.
+
+    groups: of columns that are summed each by itself.  check: None where products are not looked
+    at, else planes of its summed rows, with all others behind them, and its launches' word [1].
+    """
 
     matrix: Matrix
     at: int
     planes: Array
     exponents: Array
+    groups: int = 1
+    check: tuple[Array, Array] | None = None
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class CardMemory:
     card: Card
     arrays: dict[str, Array]
     matrices: dict[int, Placed]
+    checks: Checks
 
     def __getattr__(self, name: str) -> Array:
         """An array by its name."""
@@ -80,6 +89,7 @@ def planned(
     scores = (rows, heads, seen) if settings.context > NEAR else (1, 1, 1)
     return {
         "planes": ((planes,), i8),
+        "check_planes": ((max(1, checks_of(program, verify=settings.verify).bytes),), i8),
         "weight_exponents": ((program.exponents,), i8),
         "constants": ((program.constants,), f32),
         "cos": ((settings.context, a.head_dim // 2), f32),
@@ -122,7 +132,8 @@ def rank_memory(
 ) -> CudaMemory:
     """Allocate everything, and bring over what does not change. Raises NoRoom."""
     entries = -(-settings.context // family.rules().page_rows) + 1
-    step = StepRoom(settings.rows, settings.lanes, entries)
+    checks = checks_of(program, verify=settings.verify)
+    step = StepRoom(settings.rows, settings.lanes, entries, len(checks.names))
     arrays = card.arrays(planned(family, program, settings, kv_heads, step))
     a = family.attention
     for name, table in zip(
@@ -132,30 +143,44 @@ def rank_memory(
     card.upload(np.arange(entries, dtype=i32), arrays["page_order"])
     card.upload(weights.constants, arrays["constants"])
     card.upload(weights.exponents, arrays["weight_exponents"])
-    matrices = placed(program.matrices, arrays)
+    matrices = placed(program.matrices, arrays, step, checks)
     bring_weights(card, matrices, weights)
     card.wait()
-    return CudaMemory(card, arrays, matrices, step)
+    return CudaMemory(card, arrays, matrices, checks, step)
 
 
-def placed(matrices: Sequence[Matrix], arrays: Mapping[str, Array]) -> dict[int, Placed]:
+def placed(
+    matrices: Sequence[Matrix], arrays: Mapping[str, Array], step: Room, checks: Checks
+) -> dict[int, Placed]:
     """Where each matrix stands among `planes` and `weight_exponents`, one behind another."""
-    found, at = {}, 0
+    found, at = dict[int, Placed](), 0
+    words = step.views(arrays["step"]).get("checks")
     for one in matrices:
         size = planes_size(one.columns, one.inputs)
         planes = arrays["planes"][at : at + size]
         exponents = arrays["weight_exponents"][one.exponents_at : one.exponents_at + one.columns]
         found[one.at] = Placed(one, at, planes, exponents)
+        check = checks.by_matrix.get(one.at)
+        if check is not None and words is not None:
+            given = arrays["check_planes"][check.at :], words[check.word : check.word + 1]
+            found[one.at] = replace(found[one.at], groups=check.groups, check=given)
         at += size
     return found
 
 
 def bring_weights(card: Card, matrices: Mapping[int, Placed], weights: Weights) -> None:
-    """Every matrix in the card's form, one at a time on the host."""
+    """Every matrix in the card's form, one at a time on the host.
+
+    What is checked against is made of the weights themselves: a wrong copy shows as wrong products.
+    """
     for one in matrices.values():
         matrix = one.matrix
         packed = weights.packed[matrix.at : matrix.at + matrix.columns * matrix.inputs]
         planes = np.zeros(planes_size(matrix.columns, matrix.inputs), np.int8)
-        pack_planes(unpack(packed, matrix.columns, matrix.inputs), planes)
+        rows = unpack(packed, matrix.columns, matrix.inputs)
+        pack_planes(rows, planes)
         card.upload(planes, one.planes)
+        if one.check is not None:
+            summed = check_planes(rows, one.groups)
+            card.upload(summed, one.check[0][: len(summed)])
         card.wait()

@@ -60,6 +60,10 @@ class OnCard:
         finally:
             self.gather.check(step)
 
+    def look_at_products(self, step: int, words: NDArray[np.int64]) -> None:
+        """Raise RankLost where a step's product was wrong, by the words that came back."""
+        self.memory.checks.look(int(self.rank), step, words)
+
     def bring_penalties(self, draws: Draws) -> None:
         """Biases and counts, where rows have some; the first counts are zeros for all others."""
         m, biased, counted = self.memory, len(draws.bias_ids), len(draws.counts)

@@ -52,6 +52,11 @@ class Room:
         self.add("whole", (4, rows), np.int64)
         self.add("bias_starts", (rows + 1,), np.int64)
 
+    def add_checks(self, count: int) -> None:
+        """A word for each matrix whose products are looked at; no table where none are."""
+        if count:
+            self.add("checks", (count,), np.int64)
+
     def views(self, block: Any) -> dict[str, Any]:
         """The tables in a block [bytes] of uint8, on the host or on the card."""
         found = {}
@@ -63,11 +68,15 @@ class Room:
 
 @dataclass(slots=True)
 class StepRoom(Room):
-    """The tables of the llama. rows, lanes: of a step at most; entries: of a page table."""
+    """The tables of the llama. rows, lanes: of a step at most; entries: of a page table.
+
+    checks: words that tell whether products were right.
+    """
 
     rows: int
     lanes: int
     entries: int
+    checks: int = 0
 
     def __post_init__(self) -> None:
         rows, lanes = self.rows, self.lanes
@@ -77,6 +86,7 @@ class StepRoom(Room):
         self.add("tables", (lanes + 1, self.entries), np.int32)
         self.add_draws(rows)
         self.told_at = self.bytes
+        self.add_checks(self.checks)
         self.add("row_sums", (rows, 2), np.uint64)
         self.add("logit_sums", (rows, 2), np.uint64)
         self.add("poisoned", (lanes,), np.int64)
