@@ -18,8 +18,10 @@ from kvtape.core.kernels import registry
 from kvtape.core.kernels.cuda import (
     columns,
     experts,
+    experts_plain,
     experts_tiles,
     linear,
+    linear_heads,
     linear_tiles,
     target,
     tiles,
@@ -60,30 +62,54 @@ def launches_between_ranks() -> None:
 
 
 def wide_launches() -> None:
-    """Those of linear's shapes, of the gated unit and of experts that no small case has."""
-    words, bytes_, ids = np.zeros(64, np.int32), np.zeros(64, np.int8), np.zeros(64, np.int64)
-    out = np.zeros(64, np.float32)
-    given = (words, bytes_, bytes_, bytes_, 16, 1, 0, 1, out, 16, 0, True)
-    for bucket in linear.BUCKETS:
-        linear.gated_kernel(bucket)[1, 64, 0](*given[:6], 1, out, 16, 0, np.float32(10))
-        for parts, side in linear.SHAPES[bucket]:
-            linear.linear_kernel(bucket, side, parts << side)[1, 32 * parts, 0](*given)
-    linear.linear_kernel(linear.BUCKETS[0], 0, linear.MOST_PARTS)[1, 32, 0](*given)
-    tall = (words, bytes_, bytes_, bytes_, 16, 32)
-    for most in linear_tiles.ROWS if tiles.warpgroups() else linear_tiles.ROWS[:-1]:
-        linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True)
-        linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0, np.float32(10))
-        linear_tiles.heads_tiles(0, min(most, 96), *tall, 1, 1, out, 16, 0)
-    many: Any = experts_tiles
-    many.expert_up_tiles(0, *tall[:5], ids, ids, ids, 8, 1, np.float32(10), out, 16, 0)
-    many.expert_down_tiles(0, *tall[:5], ids, ids, ids, 1, out, 16, 0)
-    for slots in (8, 31):
-        grouped: Any = experts
-        routed = (words, bytes_, bytes_, bytes_, 16, ids[:8], ids[:slots], ids)
-        grouped.expert_up(0, *routed, 8, 1, np.float32(10), out, 16, 0)
-        grouped.expert_down(0, *routed, 1, out, 16, 0)
+    """Those of linear's shapes, of the gated unit and of experts that no small case has.
+
+    Of all that make linear maps also the kernels that check themselves.
+    """
+    for check in ((), (np.zeros(64, np.int8), np.zeros(1, np.int64))):
+        linear_launches(check)
+        expert_launches(check)
+    ids = np.zeros(64, np.int64)
     experts.list_busy(0, ids, ids)
     cuda_mixers.wide()
+
+
+def linear_launches(check: Any) -> None:
+    """Linear maps, by head too, and gated units; check: of checked.py, or ()."""
+    words, bytes_, out = np.zeros(64, np.int32), np.zeros(64, np.int8), np.zeros(64, np.float32)
+    checked, limit = bool(check), np.float32(10)
+    given = (words, bytes_, bytes_, bytes_, 16, 1, 0, 1, out, 16, 0, True, check)
+    for bucket in linear.BUCKETS:
+        gated: Any = linear.gated_kernel(bucket, checked)
+        gated[1, 64, 0](*given[:6], 1, out, 16, 0, limit, check)
+        for parts, side in linear.SHAPES[bucket]:
+            linear.linear_kernel(bucket, side, parts << side, checked)[1, 32 * parts, 0](*given)
+        heads: Any = linear_heads
+        heads.linear_heads(0, *given[:5], bucket, 1, 16, out, 16, 0, check or None)
+    linear.linear_kernel(linear.BUCKETS[0], 0, linear.MOST_PARTS, checked)[1, 32, 0](*given)
+    linear.linear(0, *given[:4], 8, *given[5:12], check or None)
+    linear_heads.linear_heads(0, *given[:4], 8, 1, 1, 16, out, 16, 0, check or None)
+    tall = (words, bytes_, bytes_, bytes_, 16, 32)
+    for most in linear_tiles.ROWS if tiles.warpgroups() else linear_tiles.ROWS[:-1]:
+        linear_tiles.linear_tiles(0, most, *tall, 0, 1, out, 16, 0, True, check)
+        linear_tiles.gated_tiles(0, most, *tall, 1, out, 16, 0, limit, check)
+        linear_tiles.heads_tiles(0, min(most, 96), *tall, 1, 1, out, 16, 0, check)
+
+
+def expert_launches(check: Any) -> None:
+    """Routed experts; check: of checked.py, or ()."""
+    words, bytes_, ids = np.zeros(64, np.int32), np.zeros(64, np.int8), np.zeros(64, np.int64)
+    out, limit = np.zeros(64, np.float32), np.float32(10)
+    given = (words, bytes_, bytes_, bytes_, 16)
+    experts_tiles.expert_up_tiles(0, *given, ids, ids, ids, 8, 1, limit, out, 16, 0, check)
+    experts_tiles.expert_down_tiles(0, *given, ids, ids, ids, 1, out, 16, 0, check)
+    for slots in (8, 40):
+        routed = (*given, ids[:8], ids[:slots], ids)
+        experts.expert_up(0, *routed, 8, 1, limit, out, 16, 0, check or None)
+        experts.expert_down(0, *routed, 1, out, 16, 0, check or None)
+    chosen = ids.reshape(8, 8)
+    experts_plain.plain_up(0, *given, chosen, ids, 8, 1, limit, out, 16, 0, check or None)
+    experts_plain.plain_down(0, *given, chosen, ids, 8, 1, out, 16, 0, check or None)
 
 
 def resources(ptx: str, chip: str) -> tuple[int, int, int]:

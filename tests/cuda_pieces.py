@@ -88,10 +88,10 @@ def tiled(rng: np.random.Generator, rows: int, most: int, outputs: int, inputs: 
     words, w, on_x, on_w, y = map(cuda.to_device, given)
     h = cuda.to_device(before.reshape(-1))
     to = (words, on_x, w, on_w, inputs // 2, rows)
-    linear_tiles.linear_tiles(0, most, *to, 1, blocks, y, stride, column0, True)
+    linear_tiles.linear_tiles(0, most, *to, 1, blocks, y, stride, column0, True, ())
     both, unit = mapped(x, ex, weights, ew), before.copy()
     limit = np.float32(np.median(abs(both)))
-    linear_tiles.gated_tiles(0, most, *to, blocks, h, stride, column0, limit)
+    linear_tiles.gated_tiles(0, most, *to, blocks, h, stride, column0, limit, ())
     before[:, column0 + 16 : column0 + outputs] += both[:, 16:outputs]
     unit[:, column0 : column0 + outputs] = united(both, limit)
     return all(

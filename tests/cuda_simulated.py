@@ -13,7 +13,7 @@ os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 import numpy as np
 
 from kvtape.core.kernels.cuda import twins
-from kvtape.tests import cuda_mixers, cuda_pieces
+from kvtape.tests import cuda_checked, cuda_mixers, cuda_pieces
 
 CASES, LEAST = 3, 1  # a thread of the simulator is one of Python: small cases
 
@@ -42,6 +42,7 @@ def pieces() -> dict[str, bool]:
         "routed, many rows": cuda_pieces.routed(rng, 9, 2, 2, False),
         "routed by tiles": cuda_pieces.routed(rng, 3, 3, 2, True),
         **cuda_mixers.small(rng),
+        **{f"checked {name}": equal for name, equal in cuda_checked.small(rng).items()},
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvtape.core.kernels import pack, registry
-from kvtape.core.kernels.cuda import planes
+from kvtape.core.kernels.cuda import checked, planes
 from kvtape.devices import kernel_cache
 
 HERE = Path(__file__).parent
@@ -64,6 +64,52 @@ def test_launches_that_no_cpu_kernel_has_are_the_sum_of_their_parts(
     name: str, simulated: Verdicts
 ) -> None:
     assert simulated[name] == (1, "")
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "linear",
+        "linear, many rows",
+        "linear side by side",
+        "linear of any inputs",
+        "linear by tiles",
+        "gated",
+        "gated by tiles",
+        "heads",
+        "heads of any inputs",
+        "heads by tiles",
+        "experts",
+        "experts by tiles",
+        "experts of any inputs",
+    ],
+)
+def test_a_launch_that_checks_itself_finds_a_wrong_bit_and_nothing_else(
+    launch: str, simulated: Verdicts
+) -> None:
+    assert simulated[f"checked {launch}"] == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "groups", "inputs", "value"),
+    [(96, 3, 33, None), (32, 1, 64, 32639), (70_000, 1, 2, -32768), (140_000, 2, 1, 32639)],
+)
+def test_a_check_holds_the_summed_rows_of_every_group(
+    outputs: int, groups: int, inputs: int, value: int | None
+) -> None:
+    rng = np.random.default_rng(outputs)
+    weights = rng.integers(-32768, 32768, (outputs, inputs), np.int16)
+    if value is not None:
+        weights[:] = value
+    planes_of = checked.check_planes(weights, groups)
+    taken = planes.unpack_planes(planes_of, 16 * groups, inputs).reshape(groups, 16, inputs)
+    parts = weights.reshape(groups, -1, inputs)
+    for group, block in enumerate(taken):
+        assert not block[checked.DIGITS :].any()
+        for k in range(inputs):
+            digits = [int(one) << 16 * j for j, one in enumerate(block[: checked.DIGITS, k])]
+            assert sum(digits) == sum(parts[group, :, k].tolist())
+    assert np.any(taken[:, 2]) == (outputs > 65536)
 
 
 def test_the_list_of_kernels_without_a_twin_only_shrinks(simulated: Verdicts) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
@@ -47,13 +48,13 @@ def list_busy(stream, starts, busy):
 
 
 @cache
-def up_kernel(bucket):
+def up_kernel(bucket, checked=False):
     """Gate, up and their unit, `bucket` slots at a time."""
     sums, place, size = gathered_sums(bucket // 8), device(place_of), bucket // 8 * SUMS
     room_size = WARPS * size
 
     def expert_up_block(
-        xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0
+        xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0, check
     ):  # fmt: skip
         """Block blockIdx.x of expert busy[blockIdx.y]; half of the warps make gates."""
         room = cuda.shared.array(room_size, types.int64)
@@ -65,15 +66,17 @@ def up_kernel(bucket):
         share = warp - which * half
         low, high = tiles * share // half, tiles * (share + 1) // half
         block = (2 * expert + which) * blocks + cuda.blockIdx.x
-        output = cuda.threadIdx.x & 15
-        column = cuda.blockIdx.x * OUTPUTS + output
+        output, source, own, kept = cuda.threadIdx.x & 15, w, True, i64(0)
+        if checked and cuda.blockIdx.x == blocks:
+            source, block, own = check[0], 2 * expert + which, False
+        column = cuda.blockIdx.x * OUTPUTS + output if own else output
         on_gate = i64(ew[2 * expert * blocks * OUTPUTS + column])
         on_up = i64(ew[(2 * expert + 1) * blocks * OUTPUTS + column])
         for first in range(starts[expert], starts[expert + 1], bucket):
             rows = min(bucket, starts[expert + 1] - first)
             sums(
-                room, warp * size, w, block * tiles * TILE, xq, order, first, chosen, pairs, rows,
-                low, high,
+                room, warp * size, source, block * tiles * TILE, xq, order, first, chosen, pairs,
+                rows, low, high,
             )  # fmt: skip
             cuda.syncthreads()
             for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
@@ -82,23 +85,28 @@ def up_kernel(bucket):
                 for j in range(half):
                     gate += room[j * size + at]
                     up += room[(half + j) * size + at]
-                on_row = i64(ex[order[first + row] // chosen])
-                g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
-                h[(first + row) * stride + column0 + column] = clamped_unit(g, u, limit)
+                if checked:
+                    kept = counted(kept, gate + up, output, own)
+                if own:
+                    on_row = i64(ex[order[first + row] // chosen])
+                    g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+                    h[(first + row) * stride + column0 + column] = clamped_unit(g, u, limit)
             cuda.syncthreads()
+        if checked:
+            add_up(check[1], kept)
 
-    expert_up_block.__name__ += f"_{bucket}"
+    expert_up_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_up_block)
 
 
 @cache
-def down_kernel(bucket):
+def down_kernel(bucket, checked=False):
     """The map back, `bucket` slots at a time, its results by the slots' numbers."""
     sums, place, size = fragment_sums(bucket // 8), device(place_of), bucket // 8 * SUMS
     room_size = WARPS * size
 
     def expert_down_block(
-        xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
+        xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0, check
     ):  # fmt: skip
         """Block blockIdx.x of expert busy[blockIdx.y]."""
         room = cuda.shared.array(room_size, types.int64)
@@ -108,12 +116,15 @@ def down_kernel(bucket):
         warp, warps, tiles = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 5, pairs >> 4
         low, high = tiles * warp // warps, tiles * (warp + 1) // warps
         block, output = expert * blocks + cuda.blockIdx.x, cuda.threadIdx.x & 15
+        source, own, kept = w, True, i64(0)
+        if checked and cuda.blockIdx.x == blocks:
+            source, block, own = check[0], expert, False
         column, on_column = cuda.blockIdx.x * OUTPUTS + output, i64(ew[block * OUTPUTS + output])
         for first in range(starts[expert], starts[expert + 1], bucket):
             rows = min(bucket, starts[expert + 1] - first)
             sums(
-                room, warp * size, w, block * tiles * TILE, xq[first * pairs :], pairs, rows, low,
-                high,
+                room, warp * size, source, block * tiles * TILE, xq[first * pairs :], pairs, rows,
+                low, high,
             )  # fmt: skip
             cuda.syncthreads()
             for item in range(cuda.threadIdx.x, rows * OUTPUTS, cuda.blockDim.x):
@@ -121,11 +132,16 @@ def down_kernel(bucket):
                 at = place(output, row)
                 for j in range(warps):
                     total += room[j * size + at]
-                value = scaled(total, i64(ex[first + row]) + on_column)
-                parts[order[first + row] * stride + column0 + column] = value
+                if checked:
+                    kept = counted(kept, total, output, own)
+                if own:
+                    value = scaled(total, i64(ex[first + row]) + on_column)
+                    parts[order[first + row] * stride + column0 + column] = value
             cuda.syncthreads()
+        if checked:
+            add_up(check[1], kept)
 
-    expert_down_block.__name__ += f"_{bucket}"
+    expert_down_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_down_block)
 
 
@@ -135,42 +151,43 @@ def bucket_of(slots, places):
 
 
 def expert_up(
-    stream, xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0
+    stream, xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0,
+    check=None,
 ):  # fmt: skip
     """h[slot] = the clamped unit of gate and up, slots in the order of their experts.
 
     xq [rows * pairs] int32, ex [rows] int8; w, ew: of each expert `blocks` blocks of gates, then as
     many of ups (planes.py); busy [n] int64 of list_busy; order, starts of group_rows, slot row *
-    chosen + j; h [.] float32, flat, a slot every `stride`, from column0 on.
+    chosen + j; h [.] float32, flat, a slot every `stride`, from column0 on. check: (planes, word)
+    of checked.py, of each expert two groups, gates and ups.
     """
+    given = (
+        xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0,
+        check or (),
+    )  # fmt: skip
     if many_slots(order.shape[0], busy.shape[0]):
-        expert_up_tiles(
-            stream, xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride,
-            column0,
-        )  # fmt: skip
+        expert_up_tiles(stream, *given)
         return
-    bucket = bucket_of(order.shape[0], busy.shape[0])
-    shape = ((blocks, busy.shape[0]), 32 * (2 if SIMULATED else WARPS), stream)
-    up_kernel(bucket)[shape](
-        xq, ex, w, ew, pairs, busy, order, starts, chosen, blocks, limit, h, stride, column0
-    )
+    bucket, checked = bucket_of(order.shape[0], busy.shape[0]), check is not None
+    shape = ((blocks + checked, busy.shape[0]), 32 * (2 if SIMULATED else WARPS), stream)
+    up_kernel(bucket, checked)[shape](*given)
 
 
 def expert_down(
-    stream, xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
+    stream, xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0, check=None
 ):  # fmt: skip
     """parts[slot's number] = the map back of slots as expert_up leaves them.
 
     xq [slots * pairs] int32, ex [slots] int8: digits in the order of the experts; w, ew: `blocks`
-    blocks an expert; parts [.] float32, flat, a slot every `stride`, from column0 on.
+    blocks an expert; parts [.] float32, flat, a slot every `stride`, from column0 on. check: of
+    each expert one group.
     """
+    given = (
+        xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0, check or ()
+    )  # fmt: skip
     if many_slots(order.shape[0], busy.shape[0]):
-        expert_down_tiles(
-            stream, xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
-        )
+        expert_down_tiles(stream, *given)
         return
-    bucket = bucket_of(order.shape[0], busy.shape[0])
-    shape = ((blocks, busy.shape[0]), 32 * (1 if SIMULATED else WARPS), stream)
-    down_kernel(bucket)[shape](
-        xq, ex, w, ew, pairs, busy, order, starts, blocks, parts, stride, column0
-    )
+    bucket, checked = bucket_of(order.shape[0], busy.shape[0]), check is not None
+    shape = ((blocks + checked, busy.shape[0]), 32 * (1 if SIMULATED else WARPS), stream)
+    down_kernel(bucket, checked)[shape](*given)

@@ -14,6 +14,7 @@ from numba.core import types
 
 from .. import pack
 from ..scalars import INF, ZERO, add, mul, pow2, rn
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .linear_tiles import gated_tiles, linear_tiles, tile_rows
@@ -49,14 +50,17 @@ def scaled(total, exponent):
 
 
 @cache
-def linear_kernel(bucket, side, most):
-    """The kernel for at most `bucket` rows, 2^side blocks of outputs and `most` warps a block."""
+def linear_kernel(bucket, side, most, checked=False):
+    """The kernel for at most `bucket` rows, 2^side blocks of outputs and `most` warps a block.
+
+    checked: whether its last argument is a check (checked.py), and not ().
+    """
     sums, place = fragment_sums(bucket // 8), device(place_of)
     size = bucket // 8 * SUMS
     step = size << side
 
     def linear_block(
-        xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto
+        xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto, check
     ):  # fmt: skip
         """y of blocks of outputs side by side, for the `bucket` rows of blockIdx.y.
 
@@ -73,54 +77,67 @@ def linear_kernel(bucket, side, most):
         item, shift, mine = me, side + 4, me & (OUTPUTS * beside - 1)
         column = start * OUTPUTS + mine
         items = rows << shift if column < block1 * OUTPUTS else 0
+        seen, kept = items, i64(0)
+        if checked:
+            seen = rows << shift if column < (block1 + 1) * OUTPUTS else 0
         exponent, before = i64(0), ZERO
         if item < items:
             exponent = i64(ex[row0 + (item >> shift)]) + i64(ew[column])
             if onto:
                 before = y[to_row0 + (item >> shift) * stride + column]
         first, last = tiles * part // parts, tiles * (part + 1) // parts
-        last = last if block < block1 else first
+        last = last if block < block1 + checked else first
+        source, at_block = w, block
+        if checked and block == block1:
+            source, at_block = check[0], i64(0)
         x = xq[row0 * pairs :]
-        sums(room, warp * size, w, block * tiles * TILE, x, pairs, rows, first, last)
+        sums(room, warp * size, source, at_block * tiles * TILE, x, pairs, rows, first, last)
         cuda.syncthreads()
-        while item < items:
+        while item < seen:
             row = item >> shift
             at, total = place(mine & 15, row) + (mine >> 4) * size, i64(0)
             for j in range(parts):
                 total += room[j * step + at]
-            to = to_row0 + row * stride + column
-            value = scaled(total, exponent)
-            y[to] = add(before, value) if onto else value
+            if checked:
+                kept = counted(kept, total, mine & 15, item < items)
+            if not checked or item < items:
+                to = to_row0 + row * stride + column
+                value = scaled(total, exponent)
+                y[to] = add(before, value) if onto else value
             item += cuda.blockDim.x
             if item < items:
                 exponent = i64(ex[row0 + (item >> shift)]) + i64(ew[column])
                 if onto:
                     before = y[to_row0 + (item >> shift) * stride + column]
+        if checked:
+            add_up(check[1], kept)
 
-    linear_block.__name__ += f"_{bucket}_{1 << side}_{most}"
+    linear_block.__name__ += f"_{bucket}_{1 << side}_{most}" + CHECKED * checked
     return kernel(linear_block, 8 * most * size)
 
 
 @cache
-def gated_kernel(bucket):
+def gated_kernel(bucket, checked=False):
     """The kernel for at most `bucket` rows: 16 gates and their ups a block."""
     sums, place = fragment_sums(bucket // 8), device(place_of)
     size = bucket // 8 * SUMS
     room_size = WARPS[bucket] * size
 
-    def gated_block(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit):
+    def gated_block(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit, check):
         """Warps of the lower half make the gates of a block, the others the ups."""
         room = cuda.shared.array(room_size, types.int64)
         warp, half = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 6
         which, tiles, row0 = warp // half, pairs >> 4, cuda.blockIdx.y * bucket
         rows, share = min(rows - row0, bucket), warp - which * half
         first, last = tiles * share // half, tiles * (share + 1) // half
-        at = (cuda.blockIdx.x + which * blocks) * tiles * TILE
+        at, source, own, kept = (cuda.blockIdx.x + which * blocks) * tiles * TILE, w, True, i64(0)
+        if checked and cuda.blockIdx.x == blocks:
+            at, source, own = which * tiles * TILE, check[0], False
         item, output = cuda.threadIdx.x, cuda.threadIdx.x & 15
-        column = cuda.blockIdx.x * OUTPUTS + output
+        column = cuda.blockIdx.x * OUTPUTS + output if own else output
         on_gate, on_up = i64(ew[column]), i64(ew[blocks * OUTPUTS + column])
         on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
-        sums(room, warp * size, w, at, xq[row0 * pairs :], pairs, rows, first, last)
+        sums(room, warp * size, source, at, xq[row0 * pairs :], pairs, rows, first, last)
         cuda.syncthreads()
         while item < rows * OUTPUTS:
             row = item >> 4
@@ -128,12 +145,17 @@ def gated_kernel(bucket):
             for j in range(half):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
-            g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
-            h[(row0 + row) * stride + column0 + column] = clamped_unit(g, u, limit)
+            if checked:
+                kept = counted(kept, gate + up, output, own)
+            if own:
+                g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+                h[(row0 + row) * stride + column0 + column] = clamped_unit(g, u, limit)
             item += cuda.blockDim.x
             on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
+        if checked:
+            add_up(check[1], kept)
 
-    gated_block.__name__ += f"_{bucket}"
+    gated_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(gated_block)
 
 
@@ -180,32 +202,50 @@ def plain_dot(xq, at, w, block, output, tiles, pairs):
     return total
 
 
-@kernel
-def linear_plain(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto):
-    """A thread an output of a row; rows along the grid's y."""
-    row, column = cuda.blockIdx.y, block0 * OUTPUTS + cuda.grid(1)
-    if column < block1 * OUTPUTS:
+@cache
+def plain_kernel(checked=False):
+    """The kernel for any inputs."""
+
+    def linear_plain(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto, check):
+        """A thread an output of a row; rows along the grid's y."""
+        row, column = cuda.blockIdx.y, block0 * OUTPUTS + cuda.grid(1)
         tiles = (2 * pairs + INPUTS - 1) // INPUTS
-        block = column >> 4
-        total = plain_dot(xq, row * pairs, w, block, column & 15, tiles, pairs)
-        value = scaled(total, i64(ex[row]) + i64(ew[column]))
-        to = row * stride + column0 + column
-        y[to] = add(y[to], value) if onto else value
+        if column < block1 * OUTPUTS:
+            block = column >> 4
+            total = plain_dot(xq, row * pairs, w, block, column & 15, tiles, pairs)
+            value = scaled(total, i64(ex[row]) + i64(ew[column]))
+            to = row * stride + column0 + column
+            y[to] = add(y[to], value) if onto else value
+            if checked:
+                kept = total
+        elif checked:
+            kept, output = i64(0), column - block1 * OUTPUTS
+            if output < OUTPUTS:
+                total = plain_dot(xq, row * pairs, check[0], i64(0), output, tiles, pairs)
+                kept = counted(kept, total, output, False)
+        if checked:
+            add_up(check[1], kept)
+
+    linear_plain.__name__ += CHECKED * checked
+    return kernel(linear_plain)
 
 
-def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add):
-    """As the CPU's linear, w [.] int8 of planes.py; xq and w begin at a multiple of 16 bytes."""
+def linear(
+    stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add, check=None
+):  # fmt: skip
+    """As the CPU's linear, w [.] int8 of planes.py; xq and w begin at a multiple of 16 bytes.
+
+    check: (planes, word) of checked.py, of blocks block0 to block1 as one group.
+    """
     if block1 <= block0:
         return
+    blocks, checked = block1 - block0, check is not None
+    given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add, check or ())
     if 2 * pairs % INPUTS:
         width = threads(128)
-        grid = (-(-(block1 - block0) * OUTPUTS // width), rows)
-        linear_plain[grid, width, stream](
-            xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add
-        )
+        grid = (-(-(blocks + checked) * OUTPUTS // width), rows)
+        plain_kernel(checked)[grid, width, stream](*given)
         return
-    given = (xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, add)
-    blocks = block1 - block0
     most = tile_rows(rows, blocks, pairs) if rows > MANY else 0
     if most:
         linear_tiles(stream, most, *given)
@@ -218,27 +258,30 @@ def linear(stream, xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column
     if alone and pairs >> 4 > LONG:
         warps, side = parts_of(MOST_PARTS, pairs >> 4), 0
     most = 1 << (warps - 1).bit_length()  # so that kernels are few
-    shape = ((-(-blocks >> side), -(-rows // bucket)), 32 * warps, stream)
-    linear_kernel(bucket, side, most)[shape](*given)
+    shape = ((-(-(blocks + checked) >> side), -(-rows // bucket)), 32 * warps, stream)
+    linear_kernel(bucket, side, most, checked)[shape](*given)
 
 
-def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit=INF):
+def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit=INF, check=None):
     """h = silu(gate) * up of both maps' exact products: linear twice, then glu_rows.
 
     With a limit it is clamped_rows that follows: gates at most the limit, ups within +-limit.
 
     Of w and ew the first `blocks` blocks of 16 outputs are gates, as many after them ups; h [.]
     float32, flat, a row every `stride`, from column0 on. Inputs are whole tiles of 32.
+    check: of two groups, gates and ups.
     """
     assert 2 * pairs % INPUTS == 0, pairs
+    checked = check is not None
+    given = (xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit, check or ())
     most = tile_rows(rows, 2 * blocks, pairs) if rows > MANY else 0
     if most:
-        gated_tiles(stream, most, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit)
+        gated_tiles(stream, most, *given)
         return
     bucket = bucket_of(rows)
     half = SHAPES[bucket][0 if blocks <= FEW // 2 else 1][0] // 2
-    shape = ((blocks, -(-rows // bucket)), 64 * parts_of(half, pairs >> 4), stream)
-    gated_kernel(bucket)[shape](xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit)
+    shape = ((blocks + checked, -(-rows // bucket)), 64 * parts_of(half, pairs >> 4), stream)
+    gated_kernel(bucket, checked)[shape](*given)
 
 
 def place(arguments):

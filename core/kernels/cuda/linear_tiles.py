@@ -7,13 +7,23 @@ from numba import cuda
 from numba.core import types
 
 from ..scalars import ZERO, add, mul, pow2
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS
 from .planes import OUTPUTS, TILE
 from .target import device, kernel
-from .tiles import LINE, STAGE_TILES, THREADS, WARPS, room_size, tile_sums, warpgroups
+from .tiles import (
+    LINE,
+    STAGE_TILES,
+    THREADS,
+    WARPS,
+    own_output,
+    room_size,
+    tile_sums,
+    warpgroups,
+)
 
-i32 = np.int32
+i32, i64 = np.int32, np.int64
 ROWS = (32, 64, 96, 128)  # of a tile; the last only where registers hold it (tile_rows)
 CHIP = 132  # multiprocessors that tiles are chosen for; bits do not depend on it
 # Microseconds: of a stage of two tiles of inputs by rows of a tile, of a tile besides, of a launch;
@@ -30,11 +40,11 @@ def scaled_sum(total, exponent):
 
 
 @cache
-def linear_tile_kernel(most):
+def linear_tile_kernel(most, checked=False):
     """The kernel whose tiles have at most so many rows."""
-    sums, at_once = tile_sums(most), AT_ONCE
+    sums, at_once = tile_sums(most, checked), AT_ONCE
 
-    def linear_tile(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto):
+    def linear_tile(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto, check):
         """Rows of tile blockIdx.x, outputs of the blocks of blockIdx.y."""
         room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first = cuda.threadIdx.x, cuda.blockIdx.x * most
@@ -44,7 +54,14 @@ def linear_tile_kernel(most):
         start = block0 + cuda.blockIdx.y * WARPS
         # Warps without a block of their own go over the last one again, and nobody reads that.
         block = min(start + (me >> 5), block1 - 1)
-        sums(room, w, block * tiles * TILE, xq[first * pairs :], pairs, mine, tiles)
+        source, own = w, start + (me >> 5)
+        if checked and own == block1:
+            source, block = check[0], i64(0)
+        at = block * tiles * TILE
+        whole = sums(room, source, at, xq[first * pairs :], pairs, mine, tiles)
+        if checked:
+            whole = counted(i64(0), whole, own_output(me), own < block1)
+            add_up(check[1], whole if own <= block1 else i64(0))
         output = me % (OUTPUTS * WARPS)
         column, step = start * OUTPUTS + output, THREADS // (OUTPUTS * WARPS)
         if column >= block1 * OUTPUTS:
@@ -63,16 +80,16 @@ def linear_tile_kernel(most):
                     to = (first + row) * stride + column0 + column
                     y[to] = add(before[k], value) if onto else value
 
-    linear_tile.__name__ += f"_{most}"
+    linear_tile.__name__ += f"_{most}" + CHECKED * checked
     return kernel(linear_tile, 4 * room_size(most))
 
 
 @cache
-def gated_tile_kernel(most):
+def gated_tile_kernel(most, checked=False):
     """The kernel whose tiles have at most so many rows: half of a block's outputs are gates."""
-    sums = tile_sums(most)
+    sums = tile_sums(most, checked)
 
-    def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit):
+    def gated_tile(xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit, check):
         """Rows of tile blockIdx.x, gates and ups of the blocks of blockIdx.y."""
         room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first, half = cuda.threadIdx.x, cuda.blockIdx.x * most, WARPS // 2
@@ -81,7 +98,14 @@ def gated_tile_kernel(most):
             on_row[row] = ex[first + row]
         which, start = (me >> 5) // half, cuda.blockIdx.y * half
         block = which * blocks + min(start + (me >> 5) % half, blocks - 1)
-        sums(room, w, block * tiles * TILE, xq[first * pairs :], pairs, mine, tiles)
+        source, own = w, start + (me >> 5) % half
+        if checked and own == blocks:
+            source, block = check[0], which
+        at = block * tiles * TILE
+        whole = sums(room, source, at, xq[first * pairs :], pairs, mine, tiles)
+        if checked:
+            whole = counted(i64(0), whole, own_output(me), own < blocks)
+            add_up(check[1], whole if own <= blocks else i64(0))
         output = me % (OUTPUTS * half)
         column = start * OUTPUTS + output
         if column >= blocks * OUTPUTS:
@@ -93,16 +117,16 @@ def gated_tile_kernel(most):
             up = scaled_sum(room[at + OUTPUTS * half], on_row[row] + on_up)
             h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
 
-    gated_tile.__name__ += f"_{most}"
+    gated_tile.__name__ += f"_{most}" + CHECKED * checked
     return kernel(gated_tile, 4 * room_size(most))
 
 
 @cache
-def heads_tile_kernel(most):
+def heads_tile_kernel(most, checked=False):
     """The kernel whose tiles have at most so many rows of a head."""
-    sums = tile_sums(most)
+    sums = tile_sums(most, checked)
 
-    def heads_tile(xq, ex, w, ew, pairs, rows, blocks, y, stride, column0):
+    def heads_tile(xq, ex, w, ew, pairs, rows, blocks, y, stride, column0, check):
         """Rows of tile blockIdx.x, outputs of the blocks of blockIdx.y of head blockIdx.z."""
         room, on_row = cuda.shared.array(0, types.float32), cuda.shared.array(most, types.int32)
         me, first, head = cuda.threadIdx.x, cuda.blockIdx.x * most, cuda.blockIdx.z
@@ -111,7 +135,14 @@ def heads_tile_kernel(most):
             on_row[row] = ex[at_row + row]
         start = cuda.blockIdx.y * WARPS
         block = head * blocks + min(start + (me >> 5), blocks - 1)
-        sums(room, w, block * tiles * TILE, xq[at_row * pairs :], pairs, mine, tiles)
+        source, own = w, start + (me >> 5)
+        if checked and own == blocks:
+            source, block = check[0], i64(head)
+        at = block * tiles * TILE
+        whole = sums(room, source, at, xq[at_row * pairs :], pairs, mine, tiles)
+        if checked:
+            whole = counted(i64(0), whole, own_output(me), own < blocks)
+            add_up(check[1], whole if own <= blocks else i64(0))
         output = me % (OUTPUTS * WARPS)
         column = (head * blocks + start) * OUTPUTS + output
         if start * OUTPUTS + output >= blocks * OUTPUTS:
@@ -121,7 +152,7 @@ def heads_tile_kernel(most):
             value = scaled_sum(room[row * LINE + output], on_row[row] + on_column)
             y[(first + row) * stride + column0 + column] = value
 
-    heads_tile.__name__ += f"_{most}"
+    heads_tile.__name__ += f"_{most}" + CHECKED * checked
     return kernel(heads_tile, 4 * room_size(most))
 
 
@@ -142,25 +173,30 @@ def tile_rows(rows, blocks, pairs, by_head=False):
 
 
 def linear_tiles(stream, most, *given):
-    """As linear, inputs in whole tiles of 32."""
-    _, _, _, _, pairs, rows, block0, block1, *_ = given
+    """As linear, inputs in whole tiles of 32; its last argument is a check or ()."""
+    _, _, _, _, pairs, rows, block0, block1, *_, check = given
     assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
-    grid = (-(-rows // most), -(-(block1 - block0) // WARPS))
-    linear_tile_kernel(most)[grid, THREADS, stream](*given)
+    checked = bool(check)
+    grid = (-(-rows // most), -(-(block1 - block0 + checked) // WARPS))
+    linear_tile_kernel(most, checked)[grid, THREADS, stream](*given)
 
 
 def gated_tiles(stream, most, *given):
-    """As gated, for any number of rows."""
-    _, _, _, _, pairs, rows, blocks, *_ = given
+    """As gated, for any number of rows; its last argument is a check or ()."""
+    _, _, _, _, pairs, rows, blocks, *_, check = given
     assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
-    grid = (-(-rows // most), -(-blocks // (WARPS // 2)))
-    gated_tile_kernel(most)[grid, THREADS, stream](*given)
+    checked = bool(check)
+    grid = (-(-rows // most), -(-(blocks + checked) // (WARPS // 2)))
+    gated_tile_kernel(most, checked)[grid, THREADS, stream](*given)
 
 
-def heads_tiles(stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0):
+def heads_tiles(
+    stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0, check=()
+):  # fmt: skip
     """As linear_heads (linear_heads.py), a head having `blocks` blocks of 16 outputs."""
     assert 2 * pairs <= MOST_INPUTS, f"{2 * pairs} inputs are too many"
-    grid = (-(-rows // most), -(-blocks // WARPS), heads)
-    heads_tile_kernel(most)[grid, THREADS, stream](
-        xq, ex, w, ew, pairs, rows, blocks, y, stride, column0
+    checked = bool(check)
+    grid = (-(-rows // most), -(-(blocks + checked) // WARPS), heads)
+    heads_tile_kernel(most, checked)[grid, THREADS, stream](
+        xq, ex, w, ew, pairs, rows, blocks, y, stride, column0, check
     )

@@ -52,7 +52,7 @@ def room_size(most):
 
 
 @cache
-def tile_sums(most):
+def tile_sums(most, summed=False):
     """The part of a kernel for at most so many rows:
 
     sums(room, w, at, x, pairs, rows, tiles) leaves in the shared array room [.] float32, at
@@ -60,41 +60,52 @@ def tile_sums(most):
     [.] int8, each warp's own, with rows 0 to rows - 1 of x [rows, pairs] int32 (of int16 pairs),
     over `tiles` tiles of inputs. x and w begin at a multiple of 16 bytes. All threads of a block
     call it alike; the sums are there when it ends. Rows behind the last mean nothing.
+
+    summed: it returns, int64, what a thread's own products add up to before they are rounded: those
+    of outputs own_output(thread) and 8 more, over the rows that there are.
     """
-    return _simulated(False) if SIMULATED else _compiled(most, False)
+    return _simulated(False, summed) if SIMULATED else _compiled(most, False, summed)
+
+
+@device
+def own_output(thread):
+    """The first of the two outputs of its warp's block that a thread has."""
+    return (thread & 31) >> 2
 
 
 @cache
-def gathered_tile_sums(most):
+def gathered_tile_sums(most, summed=False):
     """As tile_sums, its row r being row index[start + r] // per of x; index [.] int64:
 
     sums(room, w, at, x, index, start, per, pairs, rows, tiles).
     """
-    return _simulated(True) if SIMULATED else _compiled(most, True)
+    return _simulated(True, summed) if SIMULATED else _compiled(most, True, summed)
 
 
-def _simulated(gathers):
+def _simulated(gathers, summed):
     """A lane makes a few sums, without the others."""
 
     def gathered(room, w, at, x, index, start, per, pairs, rows, tiles):
-        mine = OUTPUTS * (cuda.threadIdx.x >> 5)
-        for item in range(cuda.threadIdx.x & 31, OUTPUTS * rows, 32):
-            row, output = item // OUTPUTS, item % OUTPUTS
+        mine, lane, whole = OUTPUTS * (cuda.threadIdx.x >> 5), cuda.threadIdx.x & 31, 0
+        for item in range(lane & 3, 2 * rows, 4):
+            row, output = item // 2, own_output(lane) + 8 * (item % 2)
             of = row if index is None else index[start + row] // per
             total = sum(
                 by_planes(w, at + tile * TILE, output, x, of * pairs, tile) for tile in range(tiles)
             )
             room[row * LINE + mine + output] = rn(np.int64(total))
+            whole += total
         cuda.syncthreads()
+        return np.int64(whole) if summed else None
 
     def sums(room, w, at, x, pairs, rows, tiles):
-        gathered(room, w, at, x, None, 0, 1, pairs, rows, tiles)
+        return gathered(room, w, at, x, None, 0, 1, pairs, rows, tiles)
 
     device(gathered)
     return gathered if gathers else device(sums)
 
 
-def _compiled(most, gathers):
+def _compiled(most, gathers, summed):
     from numba.cuda.extending import intrinsic
 
     from .tiles_code import emit_tile_sums
@@ -104,27 +115,31 @@ def _compiled(most, gathers):
     emit_sums = emit_tile_sums
     if warpgroups():
         emit_sums, many = emit_group_sums, SETS[most]
+    result = wide if summed else types.void
+
+    def given(context, whole):
+        return whole if summed else context.get_dummy_value()
 
     @intrinsic
     def sums(typing, room, w, at, x, pairs, rows, tiles):
-        signature = types.void(room, w, wide, x, wide, wide, wide)
+        signature = result(room, w, wide, x, wide, wide, wide)
 
         def emit(context, builder, signature, values):
             data = pointers(context, builder, signature, values, (0, 1, 3))
-            emit_sums(builder, most, many, data, (values[2], *values[4:]))
-            return context.get_dummy_value()
+            whole = emit_sums(builder, most, many, data, (values[2], *values[4:]), None, summed)
+            return given(context, whole)
 
         return signature, emit
 
     @intrinsic
     def gathered(typing, room, w, at, x, index, start, per, pairs, rows, tiles):
-        signature = types.void(room, w, wide, x, index, *[wide] * 5)
+        signature = result(room, w, wide, x, index, *[wide] * 5)
 
         def emit(context, builder, signature, values):
             *data, rows_of = pointers(context, builder, signature, values, (0, 1, 3, 4))
             index = (rows_of, values[5], values[6])
-            emit_sums(builder, most, many, data, (values[2], *values[7:]), index)
-            return context.get_dummy_value()
+            whole = emit_sums(builder, most, many, data, (values[2], *values[7:]), index, summed)
+            return given(context, whole)
 
         return signature, emit
 

@@ -1,5 +1,7 @@
 """The machine code of tiles.py, by LLVM's builder: copies, barriers, mma, rounded sums."""
 
+from functools import reduce
+
 from llvmlite import ir
 
 from .fragments_code import (
@@ -119,11 +121,11 @@ def _multiply(builder, planes, kept, at, offset):
                     builder.store(value, one)
 
 
-def emit_tile_sums(builder, most, ahead, data, values, index=None):
+def emit_tile_sums(builder, most, ahead, data, values, index=None, summed=False):
     """The whole of tile_sums; data: the pointers of room, w and x; values: the rest.
 
     ahead: tiles of weights on their way. index: where rows are gathered, (pointer to int64, first,
-    divisor).
+    divisor). summed: whether to return what the thread's products add up to.
     """
     at, pairs, rows, tiles = values
     tiles = builder.trunc(tiles, WORD)
@@ -171,11 +173,16 @@ def emit_tile_sums(builder, most, ahead, data, values, index=None):
             take(builder.add(here, WORD(k + ahead)), planes)
 
     repeat(builder, tile, tiles, ahead, body)
-    made = [[rounded(builder, [one[pair] for one in sums]) for pair in range(4)] for sums in kept]
+    totals = []
+    made = [
+        [rounded(builder, [one[pair] for one in sums], totals) for pair in range(4)]
+        for sums in kept
+    ]
     act(builder, "cp.async.wait_all;")
     act(builder, "bar.sync 0;")
     leave(builder, data[0], me, lane, made)
     act(builder, "bar.sync 0;")
+    return reduce(builder.add, totals) if summed else None
 
 
 def repeat(builder, tile, tiles, step, body):
@@ -191,11 +198,12 @@ def repeat(builder, tile, tiles, step, body):
     builder.position_at_end(after)
 
 
-def rounded(builder, sums):
-    """RN of 65536 high + 256 middle + low."""
+def rounded(builder, sums, totals):
+    """RN of 65536 high + 256 middle + low, an int64 that `totals` gets."""
     high, middle, low = (builder.sext(builder.load(one), WIDE) for one in sums)
     total = builder.add(builder.shl(high, WIDE(16)), builder.shl(middle, WIDE(8)))
     total = builder.add(total, low)
+    totals.append(total)
     return asm(builder, "cvt.rn.f32.s64 $0, $1;", "=f,l", REAL, [total])
 
 

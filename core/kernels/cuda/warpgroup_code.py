@@ -6,6 +6,8 @@ apart on their way to shared memory: of every 8 rows and 32 inputs first the hig
 ones. Products run on while the next stage is prepared, and are waited for in the one after it.
 """
 
+from functools import reduce
+
 from llvmlite import ir
 
 from .fragments_code import SIGNED, UNSIGNED, WIDE, WORD, address, asm, bytes_of, load, slot
@@ -135,7 +137,7 @@ class _Weights:
                 builder.store(word, one)
 
 
-def emit_group_sums(builder, most, sets, data, values, index=None):
+def emit_group_sums(builder, most, sets, data, values, index=None, summed=False):
     """The whole of tile_sums, as emit_tile_sums.
 
     sets: (tiles of weights, stages of rows) that registers hold.
@@ -170,13 +172,15 @@ def emit_group_sums(builder, most, sets, data, values, index=None):
 
     repeat(builder, stage, stages, turns, body)
     _end(builder, [one for sums in kept for one in sums])
+    totals = []
     made = [
-        [rounded(builder, [sums[4 * column + pair] for sums in kept]) for pair in range(4)]
+        [rounded(builder, [sums[4 * column + pair] for sums in kept], totals) for pair in range(4)]
         for column in range(most // 8)
     ]
     act(builder, "bar.sync 0;")
     leave(builder, data[0], me, lane, made)
     act(builder, "bar.sync 0;")
+    return reduce(builder.add, totals) if summed else None
 
 
 def _stage(builder, most, here, turn, room, mine, weights, kept):

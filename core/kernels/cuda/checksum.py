@@ -1,0 +1,83 @@
+"""What the threads of a launch that checks itself add up: its outputs, less those of its check.
+
+checked.py says what is in a check. Modulo 2^64, so that no order and no overflow matters.
+"""
+
+import numpy as np
+from numba import cuda
+from numba.core import types
+
+from .target import SIMULATED, WARP, device
+
+i32, i64 = np.int32, np.int64
+CHECKED = "_checked"  # in the name of a kernel that takes a check
+
+if SIMULATED:
+    from threading import Lock
+
+    from .target import _wrapped
+
+    _TURNS = Lock()
+
+    @device
+    def counted(kept, total, output, own):
+        """`kept` and one sum more: an output's, or output 0 to 15's of a block of check."""
+        value = int(total) if own else -int(total) << 16 * (output & 3)
+        return i64(_wrapped(int(kept) + value, np.dtype(i64)))
+
+    @device
+    def add_up(word, kept):
+        """Add what every thread of a block kept to word[0]; all of them come."""
+        with _TURNS:
+            word[0] = _wrapped(int(word[0]) + int(kept), np.dtype(i64))
+
+else:
+    PIECE = 26  # bits of a sum that a warp adds up at once: 32 of them are below 2^31
+
+    def _added():
+        from llvmlite import ir
+        from numba.cuda.extending import intrinsic
+
+        word = ir.IntType(32)
+        text = "redux.sync.add.s32 $0, $1, 0xffffffff;"
+        inline = ir.InlineAsm(ir.FunctionType(word, [word]), text, "=r,r", side_effect=True)
+
+        def emit(context, builder, signature, values):
+            return builder.call(inline, values, attrs=["convergent"])
+
+        @intrinsic
+        def added(typing, value):
+            """The sum of an int32 over a warp, in every thread of it."""
+            return types.int32(types.int32), emit
+
+        return added
+
+    _added_word = _added()
+
+    @device
+    def counted(kept, total, output, own):
+        """`kept` and one sum more: an output's, or output 0 to 15's of a block of check."""
+        return kept + total if own else kept - (total << (i64(output & 3) << i64(4)))
+
+    @device
+    def _warp_total(value):
+        """The sum of an int64 over a warp, modulo 2^64, in pieces that cannot overflow."""
+        mask = i64((1 << PIECE) - 1)
+        low = _added_word(i32(value & mask))
+        middle = _added_word(i32(value >> i64(PIECE) & mask))
+        high = _added_word(i32(value >> i64(2 * PIECE)))
+        return (i64(high) << i64(2 * PIECE)) + (i64(middle) << i64(PIECE)) + i64(low)
+
+    @device
+    def add_up(word, kept):
+        """Add what every thread of a block kept to word[0]; all of them come, whole warps."""
+        room, warp = cuda.shared.array(WARP, types.int64), cuda.threadIdx.x >> 5
+        whole = _warp_total(kept)
+        if cuda.laneid == 0:
+            room[warp] = whole
+        cuda.syncthreads()
+        if warp == 0:
+            whole = room[cuda.laneid] if cuda.laneid < cuda.blockDim.x >> 5 else i64(0)
+            whole = _warp_total(whole)
+            if cuda.laneid == 0:
+                cuda.atomic.add(word, 0, whole)
