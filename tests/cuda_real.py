@@ -148,6 +148,8 @@ def measure(rig: RealRig, clock: Clock, rates: tuple[float, float], rows: int, a
     launches = [one for op in ops for one in op]
     whole = clock.graph([*rig.embedding(rows), *launches], 5 if prompt else 20) / layers
     first = time.perf_counter() - start
+    if not prompt:
+        checked(rig, clock, rows, whole)
     head = clock.graph(rig.logits(rows, 1 if prompt else rows))
     step = step_of(rig, rows, at, prompt=prompt)
     found, flags = parts(clock, ops, step, rates), rig.host(rig.memory.tables["flags"][:rows])
@@ -164,6 +166,18 @@ def measure(rig: RealRig, clock: Clock, rates: tuple[float, float], rows: int, a
     checks = guarded(cuda_real_checks.all_checks, rig, rows) or {}
     wrong = [kind for kind, equal in checks.items() if not equal]
     tell(f"{name}: {len(checks)} sampled kernels, wrong: {', '.join(wrong) or 'none'}")
+
+
+def checked(rig: RealRig, clock: Clock, rows: int, plain: float) -> None:
+    """The same step's layers where products are looked at. plain: microseconds a layer without."""
+    launches = [one for op in rig.of_layers(rows, verify=True) for one in op]
+    whole = clock.graph([*rig.embedding(rows), *launches], 20) / rig.family.sizes.layers
+    words = rig.host(rig.memory.tables["checks"])
+    wrong = [name for name, word in zip(rig.memory.checks.names, words, strict=True) if word]
+    tell(
+        f"decode {rows} rows with checksums: {whole / 1e3:.3f} ms a layer,"
+        f" {whole / plain - 1:+.1%}; products that are wrong: {', '.join(wrong) or 'none'}"
+    )
 
 
 class Part:
@@ -223,6 +237,7 @@ def compiled(rig: RealRig, rows: Sequence[int]) -> int:
             sampled = 1 if count > max(ROWS) else count
             for launch in [
                 *rig.embedding(count), *(one for op in rig.of_layers(count) for one in op),
+                *(one for op in rig.of_layers(count, verify=True) for one in op),
                 *rig.logits(count, sampled),
             ]:  # fmt: skip
                 launch()
@@ -238,7 +253,7 @@ def own() -> None:
     rates = measured_rates()
     pages = max(ROWS) * CONTEXT // 512
     settings = DeviceSettings(
-        lanes=max(ROWS), context=CONTEXT, pages=pages, prompt_rows=PROMPT, states=1
+        lanes=max(ROWS), context=CONTEXT, pages=pages, prompt_rows=PROMPT, states=1, verify=True
     )
     start = time.perf_counter()
     rig = RealRig(card, Glm(CONFIG), settings)

@@ -1,4 +1,4 @@
-"""What recording and poison cost decode at a GLM's real widths: three engines over one memory.
+"""What recording, poison and checksums cost decode at a GLM's real widths: engines over one memory.
 
 Their devices differ in what is summed, recorded and looked at; they are asked by turns.
 """
@@ -24,28 +24,33 @@ from kvtape.replay.opening import Division, RunOptions, run_opened
 from .cuda_real_rig import KEYS, LATENT, RealRig
 
 DIGEST = "0" * 32
-SETTINGS = DeviceSettings(lanes=32, context=2048, pages=128, prompt_rows=64, states=4)
-VARIANTS = {  # digests, whether there is a tape, poison
-    "plain": ("off", False, "off"),
-    "recorded": ("rows", True, "off"),
-    "sums alone": ("rows", False, "off"),
-    "poison": ("rows", True, "a"),
+SETTINGS = DeviceSettings(
+    lanes=32, context=2048, pages=128, prompt_rows=64, states=4, verify=True
+)  # fmt: skip
+VARIANTS = {  # digests, whether there is a tape, poison, whether products are looked at
+    "plain": ("off", False, "off", False),
+    "verify": ("off", False, "off", True),
+    "recorded": ("rows", True, "off", False),
+    "sums alone": ("rows", False, "off", False),
+    "poison": ("rows", True, "a", False),
 }
-BARS = {"recorded": 0.02, "poison": 0.15}
+BARS = {"verify": 0.05, "recorded": 0.02, "poison": 0.15}
 PROMPT, REPLY = 32, 72
 Say = Callable[[str], None]
 
 
 def recording(
-    card: Card, family: Glm, say: Say, streams: Sequence[int] = (1, 8), turns: int = 5
+    card: Card,
+    family: Glm,
+    say: Say,
+    streams: Sequence[int] = (1, 8),
+    turns: int = 5,
+    among: Sequence[str] = tuple(VARIANTS),
 ) -> None:
-    """Say the rates of decode of each variant, and what each costs beside the plain one."""
+    """Say the rates of decode of some variants, and what each costs beside the plain one."""
     rig = RealRig(card, family, SETTINGS)
     with TemporaryDirectory() as folder:
-        engines = {
-            name: engine(rig, digests, poison, Path(folder) / f"{name}.tape" if tape else None)
-            for name, (digests, tape, poison) in VARIANTS.items()
-        }
+        engines = {name: engine(rig, name, Path(folder) / f"{name}.tape") for name in among}
         try:
             for count in streams:
                 compare(engines, count, turns, family.vocab, say)
@@ -54,9 +59,11 @@ def recording(
                 one.close()
 
 
-def engine(rig: RealRig, digests: str, poison: str, tape: Path | None) -> Engine:
-    """A live run over the rig's memory."""
-    family, settings = rig.family, replace(rig.settings, digests=digests, poison=poison)
+def engine(rig: RealRig, variant: str, path: Path) -> Engine:
+    """A live run over the rig's memory. path: of its tape, if it has one."""
+    digests, tape, poison, verify = VARIANTS[variant]
+    family = rig.family
+    settings = replace(rig.settings, digests=digests, poison=poison, verify=verify)
     program = rig.program
     if settings.poisons:
         exponents = [KEYS] * family.caches
@@ -76,7 +83,7 @@ def engine(rig: RealRig, digests: str, poison: str, tape: Path | None) -> Engine
         options, family.rules(), division, model="real-widths", model_digest=DIGEST, family="glm",
         device="cuda",
     )  # fmt: skip
-    return Engine(opened, [device], tape)
+    return Engine(opened, [device], path if tape else None)
 
 
 def compare(engines: dict[str, Engine], count: int, turns: int, vocab: int, say: Say) -> None:

@@ -1,6 +1,7 @@
 """A GLM on one card over random weights and rows: its program, its memory, steps by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from kvtape.core.glm_ops import Rows
 from kvtape.core.kernels.glm_memory import GlmStep
 from kvtape.core.kernels.program_memory import Draws
 from kvtape.devices.cuda.card import Card, Launch
+from kvtape.devices.cuda.checks import checks_of
 from kvtape.devices.cuda.glm_lower import GlmLowering, Segment
 from kvtape.devices.cuda.glm_memory import GlmCudaMemory, allocated, planned, room_of
 from kvtape.devices.cuda.glm_tables import GlmTables
@@ -22,6 +24,7 @@ from kvtape.devices.glm.program import GlmProgram, GlmRecorder
 from kvtape.devices.settings import DeviceSettings
 
 from . import cuda_random
+from .cuda_real_sums import bring_checks
 
 LATENT, KEYS = -10, -12  # static exponents
 LATENT_DOWN, KEYS_DOWN = 4, 3  # random rows' codes, so that their values are near one
@@ -30,7 +33,10 @@ Words = tuple[int, ...]
 
 
 class RealRig:
-    """The program and its memory; weights give rows of about the size of what they are given."""
+    """The program and its memory; weights give rows of about the size of what they are given.
+
+    Steps look at their products where they are lowered so; the settings say if memory is for that.
+    """
 
     def __init__(self, card: Card, family: Glm, settings: DeviceSettings) -> None:
         self.card, self.family, self.settings = card, family, settings
@@ -42,23 +48,25 @@ class RealRig:
         self.shapes = planned(
             family, self.program, settings, self.rings, heads, wide_table=False
         )  # fmt: skip
+        checks = checks_of(self.program, verify=settings.verify)
         self.memory: GlmCudaMemory = allocated(
-            card, self.program, self.shapes, room_of(family, settings)
+            card, self.program, self.shapes, room_of(family, settings, checks), checks
         )
         self.tables = GlmTables(
             self.memory.step, card.staged(self.memory.step.bytes), settings.pages
         )
-        self.lowering = self.lowered_for(settings)
+        self.lowering = self.lowered_for(replace(settings, verify=False))
         self._fill()
 
     def lowered_for(self, settings: DeviceSettings) -> GlmLowering:
-        """The lowering of the program under settings that differ in what is summed."""
+        """The lowering of the program under settings that differ in what is summed or verified."""
         party = party_of(self.family, settings, 0, 1, 0, 1, 0, LATENT)
-        return GlmLowering(self.program, self.memory, party)
+        return GlmLowering(self.program, self.memory, party, verify=settings.verify)
 
     def _fill(self) -> None:
         arrays, stream = self.memory.arrays, self.card.stream
         cuda_random.planes(stream, arrays["planes"], 1)
+        bring_checks(self.memory)
         cuda_random.halves(stream, arrays["table_high"], 2)
         cuda_random.codes(stream, arrays["latent"], 3, LATENT_DOWN)
         cuda_random.codes(stream, arrays["keys"], 4, KEYS_DOWN)
@@ -148,9 +156,10 @@ class RealRig:
     def _segment(self, rows: Rows) -> Segment:
         return next(one for one in self.lowering.segments() if one.set is rows)
 
-    def of_layers(self, rows: int) -> list[list[Launch]]:
+    def of_layers(self, rows: int, *, verify: bool = False) -> list[list[Launch]]:
         """Launches of each op of the layers."""
-        return [self.lowering.lowered(words, Rows.ALL, rows) for words in self.layers]
+        lowering = self.lowered_for(self.settings) if verify else self.lowering
+        return [lowering.lowered(words, Rows.ALL, rows) for words in self.layers]
 
     def embedding(self, rows: int) -> list[Launch]:
         """Launches of the embedding."""

@@ -36,6 +36,7 @@ from .lower import Lowering
 from .memory import CudaMemory
 from .on_card import OnCard
 from .tables import Heard, StepTables
+from .touched import soil_of_llama
 
 CudaRunning = PagedRunning[NDArray[np.int32]]
 
@@ -68,12 +69,13 @@ class CudaDevice(OnCard, PagedRank):
         self.inspector = CudaInspector(memory, first, last - first, self.rules.page_rows)
         lowering = Lowering(
             program, family, memory, first, last - first, int(rank) == 0, settings.keeps_rows,
-            gather,
+            gather, settings.verify,
         )  # fmt: skip
         made = partial(Graphs, self.card, rows=settings.rows, captures=captures)
         self.near, self.head = made(lowering.near), made(lowering.head)
         self.far = made(lowering.far) if settings.context > NEAR else self.near
         self._graphs = [self.near, self.far, self.head]
+        self._soil = soil_of_llama(memory, program, settings)
         self._draws = DrawTables(family.vocab)
         self._tables = StepTables(memory.step, self.card.staged(memory.step.bytes), settings.pages)
         rows = self.card.staged(settings.rows * family.hidden * 4).view(np.float32)
@@ -139,6 +141,8 @@ class CudaDevice(OnCard, PagedRank):
         self.card.use()
         if batch.rows:
             self.guarded(state.step, partial(self.wait, state.step))
+            if self.settings.verify:
+                self.look_at_products(state.step, self._tables.at["checks"])
             heard = self._tables.heard()
             running.draws.tokens[:] = heard.tokens[: len(batch.selected)]
             self._count(running, heard, report)
@@ -159,11 +163,10 @@ class CudaDevice(OnCard, PagedRank):
         sampled = len(batch.selected)
         if batch.rows > self.settings.rows:
             raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
-        if self.settings.poisons:
-            self.soil(partial(self.inspector.poison_scratch, self.settings.poison))
         trunk = self.near if int(batch.positions.max()) < NEAR else self.far
-        bucket = trunk.bucket(batch.rows)
-        self._tables.write(batch, running.draws, running.tables, bucket, self.head.bucket(sampled))
+        bucket, picked = trunk.bucket(batch.rows), self.head.bucket(sampled)
+        self.soil(bucket, picked)
+        self._tables.write(batch, running.draws, running.tables, bucket, picked)
         card.upload(self._tables.block, arrays["step"])
         self.bring_penalties(running.draws)
         self.checkpoint.embed(batch.tokens, self._rows[: batch.rows])

@@ -37,6 +37,7 @@ from .glm_memory import GlmCudaMemory
 from .glm_tables import GlmTables
 from .graph import Graphs
 from .on_card import OnCard
+from .touched import soil_of_glm
 
 
 class GlmCudaDevice(OnCard, GlmRank):
@@ -72,13 +73,14 @@ class GlmCudaDevice(OnCard, GlmRank):
         )  # fmt: skip
         self._kept = CardCopies(memory, rings, len(family.recurrent), s.taps)
         party = party_of(family, settings, int(rank), world, 0, 1, 0, latent_exponent)
-        lowering = GlmLowering(program, memory, party, int(rank) == 0, gather)
+        lowering = GlmLowering(program, memory, party, int(rank) == 0, gather, settings.verify)
         self._sets: list[Rows] = []
         for segment in lowering.segments():
             most = settings.lanes if segment.set is Rows.DRAFTED else settings.rows
             lower = partial(lowering.launches, segment)
             self._graphs.append(Graphs(self.card, lower, rows=most, captures=captures))
             self._sets.append(segment.set)
+        self._soil = soil_of_glm(memory, program, settings)
         self._tables = GlmTables(room, self.card.staged(room.bytes), settings.pages)
         self._told = memory.arrays["step"][room.told_at :]
         if settings.poisons:
@@ -130,6 +132,8 @@ class GlmCudaDevice(OnCard, GlmRank):
             return self.said(running, None, None)
         tokens = token_sums(batch.tokens, batch.positions) if self.settings.keeps_rows else None
         self.guarded(state.step, partial(self.wait, state.step))
+        if self.settings.verify:
+            self.look_at_products(state.step, self._tables.at["checks"])
         heard = self._tables.heard(step)
         running.draws.tokens[:] = heard.drawn
         step.poisoned[:] = heard.poisoned
@@ -170,12 +174,11 @@ class GlmCudaDevice(OnCard, GlmRank):
     def _enqueue(self, running: GlmRunning) -> None:
         batch, card = running.batch.rows, self.card
         rows, sampled = batch.rows, len(batch.selected)
-        if self.settings.poisons:
-            self.soil(partial(self.inspector.poison_scratch, self.settings.poison))
         trunk, head = self._graphs[:2]
-        drafting = self._tables.write(
-            running.tables, running.draws, trunk.bucket(rows), head.bucket(sampled)
-        )
+        filled = trunk.bucket(rows), head.bucket(sampled)
+        drafting = self._tables.write(running.tables, running.draws, *filled)
+        last = self._graphs[-1] if self._sets[-1] is Rows.DRAFTED else None
+        self.soil(*filled, last.bucket(drafting) if last is not None else 0)
         card.upload(self._tables.block, self.memory.arrays["step"])
         self.bring_penalties(running.draws)
         counts = {Rows.ALL: rows, Rows.SELECTED: sampled, Rows.DRAFTED: drafting}

@@ -21,7 +21,7 @@ class Here:
     """A row set of a bucket of `rows` rows.
 
     flags: of the set's rows, or nobody's.  party: the model's sizes and constants.  samples: tokens
-    are drawn on this rank.
+    are drawn on this rank.  verify: maps look at their products.
     """
 
     memory: GlmCudaMemory
@@ -31,6 +31,7 @@ class Here:
     set: Rows
     rows: int
     flags: Array
+    verify: bool = False
 
     @property
     def stream(self) -> Any:
@@ -81,6 +82,10 @@ class Here:
         """A constant."""
         flat = self.memory.arrays["constants"][at : at + int(np.prod(axes))]
         return flat if len(axes) == 1 else flat.reshape(*axes)
+
+    def check(self, weight: int) -> tuple[Array, Array] | None:
+        """What the map whose weights begin there is checked by."""
+        return self.memory.matrices[weight].check if self.verify else None
 
     def after(self, at: int) -> Array:
         """The float buffers from an element on: what maps write into with a stride."""

@@ -43,13 +43,17 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class GlmLowering:
-    """One rank's program over its memory. samples: tokens are drawn on this rank."""
+    """One rank's program over its memory. samples: tokens are drawn on this rank.
+
+    verify: maps look at their products.
+    """
 
     program: GlmProgram
     memory: GlmCudaMemory
     party: GlmParty
     samples: bool = True
     gather: Gather = alone
+    verify: bool = False
 
     def segments(self) -> list[Segment]:
         """The layers; the rows that get logits; what is kept and the drafter; its own drafts.
@@ -83,7 +87,9 @@ class GlmLowering:
     def _here(self, words: tuple[int, ...], rows_of: Rows, rows: int) -> Here:
         arrays, spare = self.memory.arrays, words[-2] != 0
         flags = arrays["spare_flags"] if spare else self.memory.tables["flags"]
-        return Here(self.memory, self.party, self.gather, self.samples, rows_of, rows, flags)
+        return Here(
+            self.memory, self.party, self.gather, self.samples, rows_of, rows, flags, self.verify
+        )
 
 
 # --- ops whose rows do not know where they stand -------------------------------------------------
@@ -150,6 +156,7 @@ def mapped(here: Here, words: Words) -> list[Launch]:
         partial(
             linear, here.stream, pairs, exponents, placed.planes, placed.exponents, width // 2,
             here.rows, 0, columns // BLOCK, here.after(y), stride, column, bool(onto),
+            check=here.check(weight),
         )
     ]  # fmt: skip
 
@@ -165,6 +172,7 @@ def mapped_heads(here: Here, words: Words) -> list[Launch]:
         partial(
             linear_heads, here.stream, pairs, exponents, placed.planes, placed.exponents,
             width // 2, here.rows, heads, columns, here.after(y), stride, column,
+            check=here.check(weight),
         )
     ]  # fmt: skip
 
@@ -193,11 +201,12 @@ def gated(here: Here, words: Words) -> list[Launch]:
                 stride,
                 column,
                 limit,
+                check=here.check(weight),
             )
         ]
     maps = partial(
         linear, here.stream, pairs, exponents, placed.planes, placed.exponents, width // 2, rows,
-        0, 2 * columns // BLOCK, both, 2 * columns, 0, False,
+        0, 2 * columns // BLOCK, both, 2 * columns, 0, False, check=here.check(weight),
     )  # fmt: skip
     halves, out = both.reshape(rows, 2 * columns), here.floats(h, stride)
     return [maps, partial(clamped_rows, here.stream, halves, columns, limit, out, column, 0, rows)]

@@ -208,14 +208,14 @@ def expert_maps_up(here: Here, words: Words) -> list[Launch]:
         return [
             partial(
                 plain_up, here.stream, *maps, experts, order, party.chosen, blocks, party.limit,
-                out, stride, column,
+                out, stride, column, check=here.check(weight),
             )
         ]  # fmt: skip
     busy = arrays["busy"][: min(party.expert_count, slots)]
     return [
         partial(
             expert_up, here.stream, *maps, busy, order, arrays["starts"], party.chosen, blocks,
-            party.limit, out, stride, column,
+            party.limit, out, stride, column, check=here.check(weight),
         )
     ]  # fmt: skip
 
@@ -234,14 +234,14 @@ def expert_maps_down(here: Here, words: Words) -> list[Launch]:
         return [
             partial(
                 plain_down, here.stream, *maps, experts, order, party.chosen, blocks, out, stride,
-                column,
+                column, check=here.check(weight),
             )
         ]  # fmt: skip
     busy = arrays["busy"][: min(party.expert_count, slots)]
     return [
         partial(
             expert_down, here.stream, *maps, busy, order, arrays["starts"], blocks, out, stride,
-            column,
+            column, check=here.check(weight),
         )
     ]  # fmt: skip
 

@@ -27,7 +27,7 @@ from ...core.kernels.digest import PARTS
 from ..program import Op, Program
 from .card import Array, Launch
 from .gathering import Gather, alone
-from .memory import CudaMemory
+from .memory import CudaMemory, Placed
 
 BLOCK = 16  # output columns of a packed block
 Words = Sequence[int]  # an op's arguments
@@ -35,7 +35,10 @@ Words = Sequence[int]  # an op's arguments
 
 @dataclass(slots=True)
 class Lowering:
-    """One rank's program over its memory. gather: hands own columns to the other ranks."""
+    """One rank's program over its memory. gather: hands own columns to the other ranks.
+
+    verify: maps look at their products.
+    """
 
     program: Program
     family: Llama
@@ -45,6 +48,7 @@ class Lowering:
     samples: bool
     digests: bool
     gather: Gather = alone
+    verify: bool = False
     _near: bool = False
 
     def near(self, rows: int) -> list[Launch]:
@@ -124,9 +128,12 @@ class Lowering:
             partial(
                 linear, self._stream, pairs, exponents, placed.planes, placed.exponents,
                 width // 2, rows, 0, columns // BLOCK, self.memory.floats[y:], stride, column,
-                bool(onto),
+                bool(onto), check=self._check(placed),
             )
         ]  # fmt: skip
+
+    def _check(self, placed: Placed) -> tuple[Array, Array] | None:
+        return placed.check if self.verify else None
 
     def _pairs(self, width: int, rows: int) -> tuple[Array, Array]:
         codes, exponents = self._codes(width, rows)
@@ -152,11 +159,13 @@ class Lowering:
                     floats[h:],
                     stride,
                     column,
+                    check=self._check(placed),
                 )
             ]
         both = partial(
             linear, self._stream, pairs, exponents, placed.planes, placed.exponents, width // 2,
             rows, 0, 2 * columns // BLOCK, floats[own:], 2 * columns, 0, False,
+            check=self._check(placed),
         )  # fmt: skip
         halves, out = self._floats(own, 2 * columns, rows), self._floats(h, stride, rows)
         return [both, partial(glu_rows, self._stream, halves, columns, out, column, 0, rows)]
@@ -194,15 +203,19 @@ class Lowering:
         ]  # fmt: skip
 
     def check(self, words: Words, rows: int) -> list[Launch]:
-        """CHECK: layer. Of all lanes: those without a run have no rows."""
-        m = self.memory
+        """CHECK: layer. Of all lanes and, once the last one's rows are written, of all layers.
+
+        Rows stay as they were read; lanes without a run have no rows.
+        """
+        m, layers = self.memory, self.family.attention.layers
         runs, found = self._table("runs"), self._table("poisoned")
-        if not self.kv_heads:  # no rows: what stands in for their arrays is never written
+        # Of no heads there are no rows: what stands in for their arrays is never written.
+        if not self.kv_heads or words[0] < layers - 1:
             return []
         return [
             partial(
                 note_poisoned, self._stream, *m.pages, self._table("tables"), runs, m.step.lanes,
-                0, words[0], found,
+                0, (0, layers), found,
             )
         ]  # fmt: skip
 

@@ -1,0 +1,245 @@
+"""Wrong products of a GPU are named in the step that made them; right ones change nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvtape.core.families.family import Choices
+from kvtape.core.families.glm import Glm
+from kvtape.core.families.llama import Llama
+from kvtape.core.kernels.cuda.planes import planes_size
+from kvtape.core.link import RankLost
+from kvtape.devices.cuda.checks import NO_CHECKS, Checks, WrongProduct, checks_of
+from kvtape.devices.glm.program import GlmRecorder
+from kvtape.devices.program import Recorder
+from kvtape.events import facts as f
+from kvtape.events.reader import Tape
+from kvtape.events.verify import verify
+from kvtape.replay.run_diff import run_audit
+
+from . import device_play, glm_play
+from .cpu_rig import TINY, CpuRig, tiny, tiny_tokens
+from .glm_rig import tiny_glm
+from .random_llama import SMALLEST
+from .server import Seen, command, serving, stream, tool, wish
+from .test_cuda_device import RECORDED, as_json, on_gpu
+from .test_cuda_glm_device import RECORDED as GLM_RECORDED
+
+HERE = Path(__file__).parent
+PROMPT = list(range(40, 52))
+FLIPPED = 9  # a step in the middle of the replies
+SAID = r"rank 0: its GPU gave a wrong product in step {}: {}; keep the tape, replay it on another"
+
+# --- what is checked, and what is said ------------------------------------------------------------
+
+
+def test_every_map_of_a_llama_has_a_check_of_its_groups() -> None:
+    program = Recorder(Llama(SMALLEST), 1, 0, 4, 1, checks=False).program()
+    checks = checks_of(program)
+    found = [(one.groups, one.matrix.inputs) for one in checks.by_matrix.values()]
+    assert found == [(1, 32), (1, 32), (2, 32), (1, 48), (1, 32)]
+    assert checks.bytes == sum(planes_size(16 * groups, inputs) for groups, inputs in found)
+    assert checks.names[0] == "model.layers.0.self_attn.q_proj.weight, k_proj.weight, v_proj.weight"
+    assert checks.names[2] == "model.layers.0.mlp.gate_proj.weight, up_proj.weight"
+    assert checks_of(program, verify=False) is NO_CHECKS
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_every_matrix_of_a_glm_is_checked_and_experts_share_a_word(world: int) -> None:
+    family = Glm(tiny_glm().config, Choices(16, 16, 2))
+    experts = family.sizes.experts
+    for rank in range(world):
+        exponents = [0] * family.caches
+        program = GlmRecorder(family, world, rank, 4, False, exponents).program()
+        checks = checks_of(program)
+        own = [one for one in program.matrices if one.columns]
+        assert [one.matrix for one in checks.by_matrix.values()] == own
+        ends = [one.at + planes_size(16 * one.groups, one.matrix.inputs)
+                for one in checks.by_matrix.values()]  # fmt: skip
+        assert [one.at for one in checks.by_matrix.values()] == [0, *ends[:-1]]
+        assert checks.bytes == ends[-1]
+        named = {name: [] for name in checks.names}
+        for one in checks.by_matrix.values():
+            named[checks.names[one.word]].append(one.groups)
+        ups = [name for name in named if ".experts.*.gate_proj" in name]
+        assert ups and all(named[name] == [2] * experts for name in ups)
+        downs = [name for name in named if ".experts.*.down_proj" in name]
+        assert len(downs) == len(ups) and all(named[name] == [1] * experts for name in downs)
+        first, last = family.heads(world, rank)
+        heads = [groups for name, groups in named.items() if "absorbed" in name]
+        assert heads and all(groups == [last - first] for groups in heads)
+
+
+def test_the_first_wrong_matrix_is_named_with_rank_and_step() -> None:
+    checks = Checks({}, ("first", "second", "third"), 0)
+    checks.look(1, 7, np.zeros(3, np.int64))
+    with pytest.raises(WrongProduct, match=r"rank 1: .* in step 7: second and 1 behind it; keep"):
+        checks.look(1, 7, np.array([0, -3, 1]))
+    with pytest.raises(RankLost, match="third; keep the tape, replay it on another device"):
+        checks.look(0, 0, np.array([0, 0, np.iinfo(np.int64).min]))
+
+
+# --- on the simulated one ------------------------------------------------------------------------
+
+
+def simulated(family: str) -> list[Any]:
+    """What the CPU said, what the simulated device did, and what that said of turned bits."""
+    environment = dict(os.environ, NUMBA_ENABLE_CUDASIM="1")
+    command = [sys.executable, str(HERE / "cuda_simulated_verify.py"), family]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def named(said: str, name: str) -> bool:
+    """Whether that is what a device says of a matrix whose product was wrong."""
+    return said.startswith(f"WrongProduct: rank 0: its GPU gave a wrong product in step 0: {name}")
+
+
+def test_a_simulated_llama_finds_each_turned_bit_and_else_changes_nothing() -> None:
+    cpu, device, said, brought = simulated("llama")
+    assert device == cpu and brought
+    names = ("self_attn.q_proj.weight, k", "mlp.gate_proj.weight, up", "mlp.down_proj.weight;")
+    assert all(named(one, f"model.layers.0.{name}") for one, name in zip(said, names, strict=True))
+
+
+@pytest.mark.slow
+def test_a_simulated_glm_finds_each_turned_bit_and_else_changes_nothing() -> None:
+    cpu, device, said = simulated("glm")
+    assert device == cpu
+    names = ("self_attn.absorbed_v.weight;", "mlp.experts.*.gate_proj.weight, up_proj.weight;")
+    begin = "model.language_model.layers.1."
+    assert all(named(one, begin + name) for one, name in zip(said, names, strict=True))
+
+
+# --- on a GPU ------------------------------------------------------------------------------------
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("scene", device_play.SCENES)
+def test_a_gpu_that_verifies_says_what_the_cpu_says(scene: str) -> None:
+    from .cuda_rig import CudaRig
+
+    rig = partial(CudaRig, tiny(), verify=True)
+    assert as_json(device_play.play(scene, rig)) == RECORDED[scene]
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("scene", glm_play.SCENES)
+def test_a_gpus_glm_that_verifies_says_what_the_cpu_says(scene: str) -> None:
+    from .cuda_glm_rig import GlmCudaRig
+
+    rig = partial(GlmCudaRig, verify=True)
+    assert as_json(glm_play.play(scene, rig)) == GLM_RECORDED[scene]
+
+
+def one_row(rig: CpuRig) -> None:
+    """A prompt of one row."""
+    one, seat = rig.begin(tiny_tokens()[:1])
+    prompt = f.PromptStepRun(stream=one, first=0, rows=1)
+    rig.step(*seat, *rig.lease(one, 1), prompt)
+
+
+def found_and_mended(rig: Any, tensors: list[tuple[str, str]]) -> None:
+    """Each turned bit is found, and nothing is once it is turned back."""
+    from .cuda_flipped import flip
+
+    memory = rig.device.memory
+    one_row(rig)
+    for tensor, name in tensors:
+        flip(memory, tensor)
+        with pytest.raises(WrongProduct, match=SAID.format(r"\d+", name)):
+            one_row(rig)
+        flip(memory, tensor)
+        one_row(rig)
+
+
+@on_gpu
+@pytest.mark.gpu
+def test_a_gpu_finds_each_turned_bit() -> None:
+    from .cuda_rig import CudaRig
+
+    at = "model.layers.0."
+    with CudaRig(tiny(), verify=True) as rig:
+        found_and_mended(rig, [
+            (at + "self_attn.o_proj.weight", at + "self_attn.o_proj.weight"),
+            (at + "mlp.up_proj.weight", at + "mlp.gate_proj.weight, up_proj.weight"),
+            ("lm_head.weight", "lm_head.weight"),
+        ])  # fmt: skip
+
+
+@on_gpu
+@pytest.mark.gpu
+def test_a_gpus_glm_finds_each_turned_bit() -> None:
+    from .cuda_flipped import host
+    from .cuda_glm_rig import GlmCudaRig
+
+    at = "model.language_model.layers.5."
+    with GlmCudaRig(verify=True) as rig:
+        one_row(rig)
+        expert = int(host(rig.device.memory, "experts")[0, 0])  # of the last layer
+        up = f"mlp.experts.{expert}.up_proj.weight"
+        found_and_mended(rig, [
+            (at + "self_attn.absorbed_k.weight", at + "self_attn.absorbed_k.weight"),
+            (at + up, at + r"mlp.experts.\*.gate_proj.weight, up_proj.weight"),
+            (at + "mlp.shared_experts.down_proj.weight", at + "mlp.shared_experts.down_proj"),
+        ])  # fmt: skip
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_bit_of_a_weight_that_turns_over_in_a_run_ends_it_where_products_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool
+) -> None:
+    """Otherwise the run goes on, and a replay on another device finds its rows wrong."""
+
+    def turning(*arguments: Any) -> list[str]:
+        line = command(*arguments)
+        at = line.index("kvtape")
+        return [*line[:at], "kvtape.tests.cuda_flipped", str(FLIPPED), *line[at + 1 :]]
+
+    flags = ("--device", "cuda", *(("--verify",) if asked else ()))
+    seen = [Seen(), Seen()]
+    with monkeypatch.context() as patched:
+        patched.setattr("kvtape.tests.server.command", turning)
+        with serving(tmp_path, *flags, model=str(TINY)) as server:
+            server.model = TINY.name
+            clients = [
+                threading.Thread(
+                    target=stream,
+                    args=(server, wish(server.model, [*PROMPT, i], 60, stream=True), one, f"s{i}"),
+                )
+                for i, one in enumerate(seen)
+            ]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join(100)
+            assert (server.wait() if asked else server.stop()) == int(asked)
+    assert verify(server.tape) == []
+    assert run_audit(server.tape) == 0
+    replayed = tool("replay", server.tape, "--device", "cpu")
+    if not asked:
+        assert all(one.whole for one in seen)
+        assert replayed.returncode == 1, replayed.stdout
+        return
+    said = server.said()
+    assert "every product checked, by checksums of" in said
+    assert "a wrong product in step" in said and "layers.0.self_attn.o_proj.weight" in said
+    for one in seen:
+        assert one.error is not None and not one.whole, one
+        assert one.error["code"] == "engine_failed"
+    with Tape.open(server.tape) as tape:
+        assert tape.closed is None, "a run that lost its rank has no end"
+    assert replayed.returncode == 0, "what was told before was right: " + replayed.stdout
