@@ -20,7 +20,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace as changed
+from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -143,10 +146,10 @@ def replay(device: str, model: str, paths: list[str]) -> bool:
     kind, _, ranks = device.partition(":")
     equal = True
     for path in paths:
-        command = [sys.executable, "-m", "kvtape", "replay", path, "--device", kind,
-                   "--tp", ranks or "1", "--model", model, "--json"]  # fmt: skip
+        command = ["kvtape", "replay", path, "--device", kind, "--tp", ranks or "1",
+                   "--model", model, "--json"]  # fmt: skip
         start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = ran(*command)
         told = json.loads(done.stdout) if done.returncode in (0, 1) else {}
         verdict = told.get("verdict", done.stderr[-1500:])
         equal = equal and verdict == "equal"
@@ -156,18 +159,31 @@ def replay(device: str, model: str, paths: list[str]) -> bool:
     return equal
 
 
+def ran(*command: str) -> subprocess.CompletedProcess[str]:
+    """A module of Python's, to its end."""
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+
+
 def both(models: list[str]) -> bool:
     """Whether all that is recorded here is equal on every other kind of device."""
     places = ["cpu", "cuda", *(["cuda:2"] if open_card(0).count() > 1 else [])]
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(2 * len(OPTIONS)) as pool:
+        models = models or [named_model("", Path(folder)), GLM]
+        around = partial(goes_around, places, Path(folder))
+        return all([*pool.map(lambda one: around(*one), product(models, OPTIONS))])
+
+
+def goes_around(places: list[str], folder: Path, model: str, which: str) -> bool:
+    """Whether what is recorded on each device is equal on the others."""
     equal = True
-    with TemporaryDirectory() as folder:
-        for model in models or [named_model("", Path(folder)), GLM]:
-            for device in places:
-                for which in OPTIONS:
-                    path = Path(folder) / f"{Path(model).stem}-{which}-{device}.tape"
-                    record(device, model, path, which)
-                    for other in places:
-                        equal = (other == device or replay(other, model, [str(path)])) and equal
+    for device in places:
+        path = folder / f"{Path(model).stem}-{which}-{device}.tape"
+        done = ran("kvtape.tests.gpu_sessions", "record", device, model, str(path), which)
+        tell((done.stdout or done.stderr[-1500:]).rstrip())
+        if done.returncode:
+            return False
+        for other in places:
+            equal = (other == device or replay(other, model, [str(path)])) and equal
     return equal
 
 
