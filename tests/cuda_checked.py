@@ -164,8 +164,9 @@ def routed(rng: Random, rows: int, many: int, chosen: int, width: int, way: str)
     used = np.unique(flat)
     both = np.concatenate([2 * used, 2 * used + 1])
     up, down = digits(rng, many * 2 * inner, width), digits(rng, many * outputs, width)
-    shape, usual, grouped = (slots, stride), experts.many_slots, experts
-    grouped.many_slots = lambda *_: False
+    shape: tuple[int, int] = (slots, stride)
+    grouped: Any = experts
+    usual, grouped.many_slots = grouped.many_slots, lambda *_: False
     try:
         return holds(rng, up, 2 * many, shape, run_up, both) and holds(
             rng, down, many, shape, run_down, used
@@ -189,7 +190,33 @@ def small(rng: Random) -> dict[str, bool]:
         "heads": by_head(rng, 2, 3, 32, 32) and by_head(rng, 34, 2, 16, 32),
         "heads of any inputs": by_head(rng, 2, 3, 16, 10) and by_head(rng, 2, 2, 32, 38),
         "heads by tiles": by_head(rng, 3, 2, 48, 32, 32) and by_head(rng, 3, 2, 32, 32, 64),
-        "experts": routed(rng, 3, 4, 2, 32, "blocks") and routed(rng, 9, 2, 2, 32, "blocks"),
-        "experts by tiles": routed(rng, 3, 3, 2, 32, "tiles"),
+        "experts": routed(rng, 2, 3, 2, 32, "blocks") and routed(rng, 9, 1, 1, 32, "blocks"),
+        "experts by tiles": routed(rng, 2, 3, 2, 32, "tiles"),
         "experts of any inputs": routed(rng, 2, 3, 2, 20, "plain"),
     }
+
+
+def by_chance(rng: Random) -> str:
+    """A launch of random shape by the way that it takes on a card; which, where it does not hold.
+
+    Ways differ by rows, blocks of outputs and length of inputs.
+    """
+    rows = int(rng.choice([1, int(rng.integers(2, 33)), int(rng.integers(33, 400))]))
+    few, some = (int(rng.integers(*ends)) for ends in ((1, 9), (9, 80)))
+    outputs = 16 * int(rng.choice([few, some, 266, 1060]))
+    inputs = 32 * int(rng.choice([few, some, 130]))
+    inputs = 32 if outputs > 10_000 else inputs - 30 * int(rng.random() < 0.1)
+    heads, half = int(rng.integers(1, 6)), min(outputs, 16 * int(rng.integers(1, 80)))
+    many = int(rng.choice([2, 8, 64]))
+    chosen, slots = int(rng.integers(1, min(many, 8) + 1)), min(rows, 200)
+    ways = {
+        "linear": lambda: mapped(rng, rows, outputs, inputs, int(rng.random() * outputs / 16)),
+        "gated": lambda: gated(rng, rows, half, inputs + -inputs % 32),
+        "heads": lambda: by_head(rng, rows, heads, half, inputs),
+        "experts": lambda: routed(rng, slots, many, chosen, 96, "blocks"),
+        "experts by tiles": lambda: routed(rng, slots, many, chosen, 160, "tiles"),
+        "plain experts": lambda: routed(rng, slots, many, chosen, 70, "plain"),
+    }
+    name = str(rng.choice(list(ways), p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.1]))
+    told = f"{name}: {rows=} {outputs=} {inputs=} {heads=} {half=} {many=} {chosen=}"
+    return "" if ways[name]() else told

@@ -14,7 +14,7 @@ if not cuda.is_available():
 
 from kvtape.core.kernels.cuda import linear, linear_tiles, planes, target, twins  # noqa: E402
 from kvtape.devices.cuda.kernel_store import use_store  # noqa: E402
-from kvtape.tests import cuda_mixers, cuda_pieces  # noqa: E402
+from kvtape.tests import cuda_checked, cuda_mixers, cuda_pieces  # noqa: E402
 
 use_store()
 
@@ -124,3 +124,27 @@ def test_sites_in_one_launch_are_their_kernels_one_after_another(shape: tuple[in
 )
 def test_attention_of_the_whole_chip_is_what_is_meant(shape: tuple[int, ...]) -> None:
     assert cuda_mixers.attended(np.random.default_rng(shape[0]), *shape)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_launches_of_any_shape_check_themselves(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert [told for _ in range(20) if (told := cuda_checked.by_chance(rng))] == []
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 32, 16384), (1, 17408, 2112), (8, 4256, 2112), (17, 4256, 96), (2048, 272, 4096)],
+)
+def test_maps_of_every_width_check_themselves(shape: tuple[int, int, int]) -> None:
+    assert cuda_checked.mapped(np.random.default_rng(1), *shape)
+
+
+@pytest.mark.parametrize("most", linear_tiles.ROWS)
+@pytest.mark.parametrize("shape", [(33, 128, 96), (300, 272, 512), (2048, 144, 4064)])
+def test_tiles_check_themselves(most: int, shape: tuple[int, int, int]) -> None:
+    rows, outputs, inputs = shape
+    rng = np.random.default_rng(rows + most)
+    assert cuda_checked.mapped(rng, *shape, 1, most)
+    assert cuda_checked.gated(rng, *shape, most)
+    assert cuda_checked.by_head(rng, rows, 3, outputs, inputs, min(most, 96))
