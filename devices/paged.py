@@ -1,7 +1,8 @@
 """A rank whose rows stand on pages: what facts do to its memory, and what it answers of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -131,6 +132,20 @@ class PagedRank:
     def _looks(self) -> Looks:
         looks: Looks = self.inspector
         return looks
+
+
+def leases_together(facts: Iterable[AnyFact]) -> Iterator[AnyFact]:
+    """Facts in order; of leases that follow each other one, so that poison is laid on all at once.
+
+    Nothing that is asked of memory stands between them, and whose pages they are is no matter.
+    """
+    for leases, some in groupby(facts, key=lambda fact: isinstance(fact, f.PagesLeased)):
+        if not leases:
+            yield from some
+            continue
+        first, *more = some
+        pages = [page for one in (first, *more) for page in one.pages]  # type: ignore[union-attr]
+        yield first.model_copy(update={"pages": tuple(pages)}) if more else first
 
 
 def table_of(state: State, stream: StreamId) -> NDArray[np.int32]:

@@ -38,7 +38,7 @@ class Program:
 
     floats, codes, code_rows: elements of the float32, int16 and exponent buffers.  weights,
     exponents, constants: elements of the packed weights, their exponents, the constants.  vectors:
-    where each constant's own elements begin among them.
+    where each constant's own elements begin among them.  buffers: of floats, by name.
     """
 
     ops: NDArray[np.int64]
@@ -52,6 +52,7 @@ class Program:
     vectors: dict[Vector, int]
     x: Floats
     logits: Floats
+    buffers: dict[str, Floats] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -155,6 +156,7 @@ class Recorder(Placing[Llama]):
             vectors=self.vectors,
             x=self.buffers["x"],
             logits=self.buffers["logits"],
+            buffers=self.buffers,
         )
 
     # --- pieces ----------------------------------------------------------------------------------

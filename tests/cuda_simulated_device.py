@@ -17,6 +17,7 @@ from kvtape.tests.cpu_rig import CpuRig
 from kvtape.tests.cuda_rig import EagerRig
 from kvtape.tests.device_play import SAMPLINGS, Told, told
 from kvtape.tests.random_llama import SMALLEST, RandomLlama
+from kvtape.tests.soil_watch import Fertile, dropped_fill, watched_soil
 
 TOKENS = [7, 1, 63]
 SMALL: dict[str, Any] = {"lanes": 2, "context": 64, "pages": 8, "prompt_rows": 4, "digests": "full"}
@@ -43,8 +44,13 @@ def main() -> None:
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
     checkpoint = cast(Checkpoint, RandomLlama(SMALLEST))
     for kind in (CpuRig, EagerRig):
-        with kind(checkpoint, poison="a", **SMALL) as rig:
+        with watched_soil(), kind(checkpoint, poison="a", **SMALL) as rig:
             print(json.dumps(steps(rig)), flush=True)  # noqa: T201
+    with watched_soil(), dropped_fill(), EagerRig(checkpoint, poison="a", **SMALL) as rig:
+        try:
+            steps(rig)
+        except Fertile:
+            print("a fill that is dropped is seen", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from kvtape.tests.cpu_rig import ids
 from kvtape.tests.cuda_glm_rig import GlmEagerRig
 from kvtape.tests.device_play import SAMPLINGS, Told, told
 from kvtape.tests.glm_rig import GlmRig
+from kvtape.tests.soil_watch import watched_soil
 from kvtape.tests.tiny_glm import config, stored, weights, write
 
 TOKENS = [7, 1, 40, 33, 12, 12]
@@ -94,9 +95,16 @@ def main() -> None:
         for kind in (GlmRig, GlmEagerRig):
             rounds = [int(one) for one in sys.argv[1:]]
             drafts = DRAFTS if rounds else 0
-            with kind(
-                checkpoint=GlmCheckpoint(path), page_rows=PAGE, drafts=drafts, poison="a", **SMALL
-            ) as rig:
+            with (
+                watched_soil(),
+                kind(
+                    checkpoint=GlmCheckpoint(path),
+                    page_rows=PAGE,
+                    drafts=drafts,
+                    poison="a",
+                    **SMALL,
+                ) as rig,
+            ):
                 found = steps(rig, rounds[0]) if rounds else one_step(rig)
                 print(json.dumps(found), flush=True)  # noqa: T201
 

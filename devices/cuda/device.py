@@ -22,7 +22,7 @@ from ..batch import Batch, batch_of
 from ..draws import DrawTables
 from ..last_step import row_of
 from ..ledger import Ledger, Left
-from ..paged import PagedRank, PagedRunning
+from ..paged import PagedRank, PagedRunning, leases_together
 from ..program import Program
 from ..settings import DeviceSettings
 from ..step_header import header_of
@@ -97,6 +97,8 @@ class CudaDevice(OnCard, PagedRank):
         self.card.use()
         every = list({id(one): one for one in (self.near, self.far, self.head)}.values())
         compile_ahead(every)
+        if self._soil is not None:
+            self._soil.warm()
         none = np.zeros(0, np.int64)
         batch = Batch([], none, none, none, none, none)
         draws = self._draws.of({}, batch)
@@ -120,7 +122,7 @@ class CudaDevice(OnCard, PagedRank):
         acks: list[Ack] = []
         breaks: list[Break] = []
         self.card.use()
-        for fact in facts:
+        for fact in leases_together(facts):
             self.guarded(state.step, partial(self.do, state, fact, acks, breaks))
         batch = batch_of(state, facts, every_row=every_row)
         draws = self._draws.of(state.streams, batch)

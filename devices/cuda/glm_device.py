@@ -94,6 +94,8 @@ class GlmCudaDevice(OnCard, GlmRank):
         """
         self.card.use()
         compile_ahead(self._graphs)
+        if self._soil is not None:
+            self._soil.warm()
         none = np.zeros(0, np.int64)
         draws = self._draws.of({}, Batch([], none, none, none, none, none))
         step, rows = empty_tables(self.settings.lanes), self.settings.rows

@@ -14,8 +14,8 @@ from ...core.kernels.digest import PARTS
 from ...core.kernels.words import ring_row, state_row
 from ..glm.inspect import GlmLooks, Seat, Words, Written, pooled
 from .card import Array
-from .filling import poison_all, poison_pages
-from .glm_memory import SCRATCH, GlmCudaMemory
+from .filling import poison_pages
+from .glm_memory import GlmCudaMemory
 
 
 @dataclass(slots=True)
@@ -111,11 +111,6 @@ class GlmCudaInspector(GlmLooks):
         """Fill pages of every cache with what no sound row holds."""
         m = self.memory
         poison_pages(m.card, (m.latent, m.keys), pages, m.looked_ids, pattern)
-
-    def poison_scratch(self, pattern: str) -> None:
-        """Fill what no step may read before it wrote it."""
-        m = self.memory
-        poison_all(m.card, [m.arrays[name] for name in SCRATCH], pattern)
 
 
 def _nothing() -> None:

@@ -11,8 +11,8 @@ from ...core.kernels.cuda.poison import fill_flat
 from ...core.kernels.cuda.rows import flip_bit, sum_rows
 from ...events.facts import FaultInjected
 from ..inspect import Inspector, Pages, Table, fault_place
-from .filling import poison_all, poison_pages
-from .memory import PAGES, SCRATCH, CudaMemory
+from .filling import poison_pages
+from .memory import PAGES, CudaMemory
 
 
 @dataclass(slots=True)
@@ -91,11 +91,6 @@ class CudaInspector:
         """Fill pages of every layer with what no sound row holds."""
         m = self.memory
         poison_pages(m.card, m.pages, pages, m.page_ids, pattern)
-
-    def poison_scratch(self, pattern: str) -> None:
-        """Fill what no step may read before it wrote it."""
-        m = self.memory
-        poison_all(m.card, [m.arrays[name] for name in SCRATCH], pattern)
 
 
 assert Pages._fields == PAGES

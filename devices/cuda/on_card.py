@@ -10,6 +10,7 @@ from ...core.link import RankLost
 from ...core.ops import Floats
 from ...events.ids import Rank
 from .card import Launch
+from .filling import Soil
 from .gathering import Gather
 from .graph import Graphs
 from .memory import CardMemory
@@ -25,13 +26,14 @@ class OnCard:
         self.memory: Any = memory  # of the family's kind
         self.card, self.gather = memory.card, gather
         self._graphs: list[Graphs] = []
-        self._soil: Launch | None = None
+        self._soil: Soil | None = None
 
     def close(self) -> None:
         """Let graphs and memory go, and leave the other ranks."""
         for graphs in self._graphs:
             graphs.close()
-        self._soil = None
+        if self._soil is not None:
+            self._soil.close()
         self.gather.close()
         self.card.close()
 
@@ -45,13 +47,10 @@ class OnCard:
             why = f"{type(error).__name__}: {error}"
             raise RankLost(f"rank {self.rank} failed on its GPU in step {step}: {why}") from error
 
-    def soil(self, fill: Launch) -> None:
-        """Fill what no step may read before it wrote it; a graph, once its kernels have run."""
+    def soil(self, rows: int, sampled: int, drafting: int = 0) -> None:
+        """Where there is poison, all scratch is, ahead of a step over buckets of so many rows."""
         if self._soil is not None:
-            self._soil()
-            return
-        fill()
-        self._soil = self.card.captured(fill)
+            self._soil.lay((rows, sampled, drafting))
 
     def wait(self, step: int) -> None:
         """Wait for a step; what another rank did is told before what the card made of it."""

@@ -1,7 +1,7 @@
 """A GLM's forward pass recorded once as a program: op codes over offsets into a rank's arenas."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from .layout import GlmLayout, GlmOp
 
 @dataclass(slots=True)
 class GlmProgram(Program):
-    """turns: counters that threads take items from.  ones: where a vector of ones stands."""
+    """turns: counters that threads take items from.  ones: where a vector of ones stands.
+
+    digits: buffers of digits.
+    """
 
     turns: int
     widest: int
     ones: int
+    digits: list[Digits] = field(default_factory=list, kw_only=True)
 
 
 class GlmRecorder(GlmLayout):
@@ -300,6 +304,8 @@ class GlmRecorder(GlmLayout):
             turns=self.turns,
             widest=max(buffer.width for buffer in self.buffers.values()),
             ones=self.ones,
+            buffers=self.buffers,
+            digits=list(self.digits.values()),
         )
 
     # --- pieces ------------------------------------------------------------------------------

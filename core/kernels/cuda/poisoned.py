@@ -1,67 +1,108 @@
-"""Looking for poison on a GPU among the rows that a step's queries read, a thread a row."""
+"""Looking for poison on a GPU among the rows that a step's queries read, a warp a page of a head.
+
+The words of a page are read as they lie, side by side; which row a value is of, its place says.
+"""
 
 import numpy as np
 from numba import cuda
 
-from ..packed import KEYS, key_index, value_index
+from ..packed import KEYS, VALUES
 from ..poison import is_poison_exponent, is_poison_q
 from ..poisoned import LAYER_BITS
 from .placed import host, on_device
-from .target import SIMULATED, device, kernel, threads
+from .target import SIMULATED, WARP, device, kernel, threads
 from .twins import twin
 
-i16, i64 = np.int16, np.int64
+i16, i32, i64 = np.int16, np.int32, np.int64
 THREADS = threads(128)
-BLOCKS = 4 if SIMULATED else 16  # of a run
+BLOCKS = 4 if SIMULATED else 16  # of a run and a layer
+BLOCK = 16  # rows or columns that stand together in a page
+AT_ONCE = 4  # words of a lane
 NONE = (1 << 63) - 1
 
 
 @device
-def row_is_sound(data, exponents, layer, page, head, row, side, width):
-    """Whether one row of one head holds no poison."""
-    sound = not is_poison_exponent(exponents[layer, page, head, row])
-    lowest, page_rows = i16(0), exponents.shape[3]
-    for c in range(width):
-        at = key_index(row, c, width) if side == KEYS else value_index(row, c, page_rows)
-        lowest = min(lowest, data[layer, page, head, at])
-    return sound and not is_poison_q(lowest)
+def row_of_word(word, side, width, page_rows):
+    """The row of a word of two values; of a value page that of its low half, the next is high."""
+    if side == KEYS:
+        return word // (width // 2 * BLOCK) * BLOCK + word % BLOCK
+    return word % (page_rows // 2 * BLOCK) // BLOCK * 2
+
+
+@device
+def least_row(both, word, side, low, high, width, page_rows):
+    """The first row in [low, high) of which a word holds poison, else `high`."""
+    row, found = row_of_word(word, side, width, page_rows), high
+    other = row + i64(1) if side == VALUES else row
+    if is_poison_q(i16(both >> i32(16))) and other >= low:
+        found = min(found, other)
+    if is_poison_q(i16(both & i32(0xFFFF))) and row >= low:
+        found = min(found, row)
+    return found
+
+
+@device
+def first_unsound(words, exponents, layer, page, head, side, low, high, width):
+    """A lane's part of a page of a head: its first row in [low, high) with poison, else `high`."""
+    page_rows, found = exponents.shape[3], high
+    for row in range(cuda.threadIdx.x % WARP, page_rows, WARP):
+        if is_poison_exponent(exponents[layer, page, head, row]) and row >= low:
+            found = min(found, i64(row))
+    for start in range(cuda.threadIdx.x % WARP, words.shape[3], AT_ONCE * WARP):
+        word = i64(start)  # pages are 128 words and more; these loads do not wait for one another
+        a, b = words[layer, page, head, word], words[layer, page, head, word + WARP]
+        c, d = words[layer, page, head, word + 2 * WARP], words[layer, page, head, word + 3 * WARP]
+        found = min(found, least_row(a, word, side, low, high, width, page_rows))
+        found = min(found, least_row(b, word + WARP, side, low, high, width, page_rows))
+        found = min(found, least_row(c, word + 2 * WARP, side, low, high, width, page_rows))
+        found = min(found, least_row(d, word + 3 * WARP, side, low, high, width, page_rows))
+    return found
 
 
 @kernel
 def note_poisoned_kernel(
     keys, key_exponents, values, value_exponents, tables, runs, first, layer, found
 ):  # fmt: skip
-    """found[n] = min(found[n], the first poison of run n, rows `first` on); blockIdx.y: the run.
+    """found[n] = min(found[n], the first poison of run n, rows `first` on).
 
+    blockIdx.y: the run; blockIdx.z: the layer, from `layer` on.  keys, values: as int32 words.
     runs [n, >= 2] int64: lane, rows seen; found [n] int64: position << 12 | digest layer.
     """
     run, kv_heads, page_rows = cuda.blockIdx.y, key_exponents.shape[2], key_exponents.shape[3]
-    lane, rows, width = runs[run, 0], runs[run, 1], keys.shape[3] // page_rows
-    for position in range(first + cuda.grid(1), rows, cuda.gridDim.x * THREADS):
-        page, row = tables[lane, position // page_rows], position % page_rows
-        at = i64(position) << LAYER_BITS | 2 * layer
-        for head in range(kv_heads):
-            if not row_is_sound(values, value_exponents, layer, page, head, row, 1, width):
-                cuda.atomic.min(found, run, at + 1)
-            if not row_is_sound(keys, key_exponents, layer, page, head, row, KEYS, width):
-                cuda.atomic.min(found, run, at)
+    lane, rows, of = runs[run, 0], runs[run, 1], layer + cuda.blockIdx.z
+    width = 2 * keys.shape[3] // page_rows
+    entry0, warps = first // page_rows, cuda.gridDim.x * (THREADS // WARP)
+    units = ((rows + page_rows - 1) // page_rows - entry0) * kv_heads if rows > first else i64(0)
+    for unit in range(cuda.grid(1) // WARP, units, warps):
+        entry, head = entry0 + unit // kv_heads, unit % kv_heads
+        start, page = entry * page_rows, tables[lane, entry]
+        low, high = max(i64(0), first - start), min(i64(page_rows), rows - start)
+        row = first_unsound(keys, key_exponents, of, page, head, KEYS, low, high, width)
+        if row < high:
+            cuda.atomic.min(found, run, i64((start + row) << LAYER_BITS | 2 * of))
+        row = first_unsound(values, value_exponents, of, page, head, VALUES, low, high, width)
+        if row < high:
+            cuda.atomic.min(found, run, i64((start + row) << LAYER_BITS | 2 * of + 1))
 
 
 def note_poisoned(
-    stream, keys, key_exponents, values, value_exponents, tables, runs, count, first, layer, found
+    stream, keys, key_exponents, values, value_exponents, tables, runs, count, first, layers, found
 ):
-    """Of the first `count` runs, as the kernel has it."""
-    if count:
-        note_poisoned_kernel[(BLOCKS, count), THREADS, stream](
-            keys, key_exponents, values, value_exponents, tables, runs, first, layer, found
-        )
+    """Of the first `count` runs and the layers [low, high), as the kernel has it."""
+    low, high = layers
+    if count and low < high:
+        note_poisoned_kernel[(BLOCKS, count, high - low), THREADS, stream](
+            keys.view(i32), key_exponents, values.view(i32), value_exponents, tables, runs, first,
+            low, found,
+        )  # fmt: skip
 
 
 def first_poisoned(stream, *arguments):
     """As core/kernels/poisoned.py has it."""
     *arenas, table, first, last, layer = arguments
     runs, found = on_device(np.array([[0, last]], i64)), on_device(np.full(1, NONE, i64))
-    note_poisoned(stream, *arenas, table.reshape(1, -1), runs, 1, first, layer, found)
+    layers = (layer, layer + 1)
+    note_poisoned(stream, *arenas, table.reshape(1, -1), runs, 1, first, layers, found)
     result = int(host(found)[0])
     return -1 if result == NONE else result
 
