@@ -49,6 +49,7 @@ PARTS = (
     Part("Tapes of both devices", module("gpu_sessions", "both"), 600),
     Part("Ranks", module("cuda_ranks"), 600),
     Part("Sanitizer", module("cuda_sanitized"), 600, needs="compute-sanitizer"),
+    Part("Start", module("gpu_start"), timed=True),
     Part("Decode", module("gpu_decode"), timed=True),
     Part("Kernels", module("cuda_bench"), timed=True),
     Part("Mixers", module("cuda_bench_mixers"), timed=True),
