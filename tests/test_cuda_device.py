@@ -18,7 +18,10 @@ from kvtape.devices.cuda.graph import Graphs, buckets_of
 from kvtape.devices.cuda.tables import StepRoom, StepTables
 from kvtape.devices.draws import DrawTables
 from kvtape.devices.group import cuda_group, device_here
+from kvtape.devices.paged import leases_together
 from kvtape.devices.settings import DeviceSettings
+from kvtape.events import facts as f
+from kvtape.events.ids import Lane, PageId, StreamId
 
 from .cpu_rig import CpuRig, tiny, tiny_bits, tiny_tokens
 from .device_play import SCENES, Told, play
@@ -80,6 +83,24 @@ def test_rows_that_see_far_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
     with CudaRig(tiny()) as rig:
         assert rig.device.far is not rig.device.near
         assert (rig.run(tiny_tokens(), 20)[1] == tiny_bits()).all()
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("captures", [True, False])
+@pytest.mark.parametrize("chunk", [1, 7, 20])
+def test_all_scratch_is_poison_whenever_a_step_begins(chunk: int, *, captures: bool) -> None:
+    from .cuda_rig import CudaRig, EagerRig
+    from .soil_watch import Fertile, dropped_fill, watched_soil
+
+    kind = CudaRig if captures else EagerRig
+    with watched_soil() as seen, kind(tiny(), poison="b") as rig:
+        assert (rig.run(tiny_tokens(), chunk)[1] == tiny_bits()).all()
+    assert seen
+    with (
+        watched_soil(), dropped_fill(), kind(tiny(), poison="b") as rig, pytest.raises(Fertile),
+    ):  # fmt: skip
+        rig.run(tiny_tokens(), chunk)
 
 
 # --- on the simulated one ------------------------------------------------------------------------
@@ -173,6 +194,18 @@ def test_a_step_is_filled_up_with_rows_on_reserved_pages() -> None:
     heard = tables.heard()
     assert not heard.row_sums.any() and not heard.flags.any()
     assert (heard.poisoned == CLEAN).all()
+
+
+def test_leases_that_follow_each_other_are_done_at_once() -> None:
+    leases = [
+        f.PagesLeased(stream=StreamId(at), first=0, pages=(PageId(at), PageId(9 - at)))
+        for at in range(4)
+    ]
+    released = f.StreamReleased(stream=StreamId(7), lane=Lane(0))
+    first, between, last = leases_together([*leases[:3], released, leases[3]])
+    assert isinstance(first, f.PagesLeased) and first.pages == (0, 9, 1, 8, 2, 7)
+    assert (between, last) == (released, leases[3])
+    assert list(leases_together([])) == []
 
 
 def test_what_does_not_fit_is_refused_with_numbers() -> None:

@@ -61,6 +61,21 @@ def test_a_gpu_says_what_the_cpu_says(scene: str, *, captures: bool) -> None:
 
 @on_gpu
 @pytest.mark.gpu
+@pytest.mark.parametrize("captures", [True, False])
+def test_all_scratch_is_poison_whenever_a_step_begins(*, captures: bool) -> None:
+    from .cuda_glm_rig import GlmCudaRig, GlmEagerRig
+    from .soil_watch import Fertile, dropped_fill, watched_soil
+
+    kind = GlmCudaRig if captures else GlmEagerRig
+    with watched_soil() as seen:
+        assert as_json(play("rounds", kind)) == RECORDED["rounds"]
+    assert len(set(seen)) > 1
+    with watched_soil(), dropped_fill(), pytest.raises(Fertile):
+        play("rounds", kind)
+
+
+@on_gpu
+@pytest.mark.gpu
 def test_pieces_of_a_step_have_the_bits_that_are_meant() -> None:
     from .cuda_glm_pieces import pieces
 
