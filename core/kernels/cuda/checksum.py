@@ -1,6 +1,7 @@
 """What the threads of a launch that checks itself add up: its outputs, less those of its check.
 
-checked.py says what is in a check. Modulo 2^64, so that no order and no overflow matters.
+checked.py says what is in a check: a kernel's last argument, where it was made for checks; () where
+it was not. All is modulo 2^64, so that no order and no overflow matters.
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
-from .linear import scaled
+from .linear_plain import scaled
 from .planes import OUTPUTS, TILE
 from .target import SIMULATED, block_rank, device, kernel, threads
 

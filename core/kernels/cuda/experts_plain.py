@@ -7,7 +7,7 @@ from numba import cuda
 
 from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
-from .linear import plain_dot, scaled
+from .linear_plain import plain_dot, scaled
 from .planes import INPUTS, OUTPUTS
 from .target import kernel, threads
 

@@ -13,12 +13,13 @@ from numba import cuda
 from numba.core import types
 
 from .. import pack
-from ..scalars import INF, ZERO, add, mul, pow2, rn
+from ..scalars import INF, ZERO, add
 from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
+from .linear_plain import plain_kernel, scaled
 from .linear_tiles import gated_tiles, linear_tiles, tile_rows
-from .planes import INPUTS, OUTPUTS, PLANE, TILE, pack_planes, planes_size
+from .planes import INPUTS, OUTPUTS, TILE, pack_planes, planes_size
 from .target import SIMULATED, device, kernel, threads
 from .twins import twin
 
@@ -40,24 +41,14 @@ MOST_PARTS = 32  # of long inputs, where blocks of threads are fewer than multip
 LONG = 128  # tiles above which inputs are long
 
 
-@device
-def scaled(total, exponent):
-    """RN of an exact sum, times a power of two."""
-    return mul(rn(total), pow2(i32(exponent)))
-
-
 # --- the fast route ------------------------------------------------------------------------------
 
 
 @cache
 def linear_kernel(bucket, side, most, checked=False):
-    """The kernel for at most `bucket` rows, 2^side blocks of outputs and `most` warps a block.
-
-    checked: whether its last argument is a check (checked.py), and not ().
-    """
+    """The kernel for at most `bucket` rows, 2^side blocks of outputs and `most` warps a block."""
     sums, place = fragment_sums(bucket // 8), device(place_of)
-    size = bucket // 8 * SUMS
-    step = size << side
+    size, step = bucket // 8 * SUMS, bucket // 8 * SUMS << side
 
     def linear_block(
         xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto, check
@@ -183,51 +174,7 @@ def shape_of(bucket, pairs, blocks):
     return parts_of(parts, tiles) << side, side
 
 
-# --- the plain route -----------------------------------------------------------------------------
-
-
-@device
-def plain_dot(xq, at, w, block, output, tiles, pairs):
-    """The exact product of one row, at pair `at`, with one output of a block."""
-    total = i64(0)
-    lane, half_outputs = (output & 7) << 2, (output >> 3) << 2
-    for k in range(2 * pairs):
-        inside = k & 31
-        byte = (lane + (inside >> 3)) * 16 + ((inside >> 2) & 1) * 8 + half_outputs + (inside & 3)
-        byte += (block * tiles + (k >> 5)) * TILE
-        weight = i64(w[byte]) * i64(256) + (i64(w[byte + PLANE]) & i64(255))
-        word = i64(xq[at + (k >> 1)])
-        value = word >> i64(16) if k & 1 else ((word & i64(0xFFFF)) ^ i64(0x8000)) - i64(0x8000)
-        total += weight * value
-    return total
-
-
-@cache
-def plain_kernel(checked=False):
-    """The kernel for any inputs."""
-
-    def linear_plain(xq, ex, w, ew, pairs, rows, block0, block1, y, stride, column0, onto, check):
-        """A thread an output of a row; rows along the grid's y."""
-        row, column = cuda.blockIdx.y, block0 * OUTPUTS + cuda.grid(1)
-        tiles = (2 * pairs + INPUTS - 1) // INPUTS
-        if column < block1 * OUTPUTS:
-            block = column >> 4
-            total = plain_dot(xq, row * pairs, w, block, column & 15, tiles, pairs)
-            value = scaled(total, i64(ex[row]) + i64(ew[column]))
-            to = row * stride + column0 + column
-            y[to] = add(y[to], value) if onto else value
-            if checked:
-                kept = total
-        elif checked:
-            kept, output = i64(0), column - block1 * OUTPUTS
-            if output < OUTPUTS:
-                total = plain_dot(xq, row * pairs, check[0], i64(0), output, tiles, pairs)
-                kept = counted(kept, total, output, False)
-        if checked:
-            add_up(check[1], kept)
-
-    linear_plain.__name__ += CHECKED * checked
-    return kernel(linear_plain)
+# --- launches ------------------------------------------------------------------------------------
 
 
 def linear(

@@ -8,7 +8,8 @@ from numba.core import types
 
 from .checksum import CHECKED, add_up, counted
 from .fragments import SUMS, fragment_sums, place_of
-from .linear import BUCKETS, MANY, bucket_of, parts_of, plain_dot, scaled
+from .linear import BUCKETS, MANY, bucket_of, parts_of
+from .linear_plain import plain_dot, scaled
 from .linear_tiles import heads_tiles, tile_rows
 from .planes import INPUTS, OUTPUTS, TILE
 from .target import device, kernel, threads

@@ -174,10 +174,7 @@ def emit_tile_sums(builder, most, ahead, data, values, index=None, summed=False)
 
     repeat(builder, tile, tiles, ahead, body)
     totals = []
-    made = [
-        [rounded(builder, [one[pair] for one in sums], totals) for pair in range(4)]
-        for sums in kept
-    ]
+    made = [[rounded(builder, [s[k] for s in sums], totals) for k in range(4)] for sums in kept]
     act(builder, "cp.async.wait_all;")
     act(builder, "bar.sync 0;")
     leave(builder, data[0], me, lane, made)
