@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core.families.family import UnsupportedShape
 from ..core.plan_pages import share_warning
@@ -20,7 +19,7 @@ from ..events.errors import TapeError
 from ..events.facts import RunOpened
 from ..events.ids import Token
 from .inject import BadFault, Fault
-from .models import Loaded, load
+from .loading import load_with_progress
 from .opening import BadOption, MalformedOption, RunOptions
 from .serving import LiveRun, TapeOptions, serve_until_told
 from .signals import Signals
@@ -103,23 +102,6 @@ def set_up_logging() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
-
-
-def load_with_progress(name: str, options: RunOptions) -> Loaded:
-    """Load a model, showing how far the kernels and the weights are."""
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(f"opening {name}", total=None)
-        return load(
-            name,
-            options,
-            lambda line: bar.update(task, description=line),
-            lambda done, total: bar.update(
-                task, description=f"weights of {name}", completed=done, total=total
-            ),
-        )
 
 
 def info_of(opened: RunOpened, ends: tuple[int, ...]) -> Info:
