@@ -45,8 +45,8 @@ def flip(memory: CardMemory, tensor: str) -> None:
     memory.card.wait()
 
 
-def main(step: int) -> None:
-    """Let the bit turn over before that step's kernels run."""
+def turn_before(step: int) -> None:
+    """Let the bit turn over before the kernels of the step of that number run, in this process."""
     enqueue, count = CudaDevice._enqueue, iter(range(1 << 30))
 
     def flipped(self: CudaDevice, *arguments: Any) -> None:
@@ -55,8 +55,8 @@ def main(step: int) -> None:
         enqueue(self, *arguments)
 
     CudaDevice._enqueue = flipped  # type: ignore[method-assign,assignment]
-    app()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv.pop(1)))
+    turn_before(int(sys.argv.pop(1)))
+    app()

@@ -2,7 +2,8 @@
 
 `equal 2 3`: a tape is recorded on each device at some number of ranks and replayed on the other; a
 line of JSON a replay: recorded on, replayed on, the verdict, how many sums were compared. `killed`:
-a follower is, in the middle of a reply. `misled`: a follower is given another step.
+a follower is, in the middle of a reply. `misled`: a follower is given another step. `flipped`: a
+bit of a follower's weights turns over, and all ranks verify.
 The simulator is chosen by the environment before numba is loaded.
 """
 
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -21,6 +23,7 @@ from typing import Any
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
+from kvtape.devices import rank_process
 from kvtape.devices.links import Step
 from kvtape.events.facts import RequestArrived
 from kvtape.events.reader import Tape
@@ -35,6 +38,10 @@ from kvtape.replay.serving import verdict
 from kvtape.tests.random_llama import SMALLEST, RandomLlama
 from kvtape.tests.tiny_llama import write_folder
 
+FLIPPED = (  # a follower whose weights change before its third step
+    "import sys; from kvtape.tests.cuda_flipped import turn_before; turn_before(2);"
+    f" {rank_process.PROGRAM}"
+)
 PROMPTS, REPLY = ([7, 1, 63, 5], [9, 9, 2]), 2
 
 
@@ -143,6 +150,18 @@ def misled(model: str, place: Path) -> None:
     told(str(engine.live.error), verdict(engine.live), changed)
 
 
+def flipped(model: str, place: Path) -> None:
+    """A follower multiplies by a weight that is not what it was: how the run ends."""
+    rank_process.PROGRAM = FLIPPED
+    asked = replace(options("cuda", 2), verify=True)
+    loaded = load(model, asked, lambda line: None, lambda done, total: None)
+    engine = Engine(loaded.opened, loaded.devices, place / "flipped.tape")
+    with suppress(NoReply):
+        engine.ask(PROMPTS[0], 8)
+    assert engine.live.ended.wait(100)
+    told(str(engine.live.error), verdict(engine.live), verify(place / "flipped.tape") == [])
+
+
 def main(what: str, *worlds: str) -> None:
     """One of the scenes."""
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
@@ -154,7 +173,7 @@ def main(what: str, *worlds: str) -> None:
         if what == "equal":
             equal(model, place, [int(world) for world in worlds])
         else:
-            {"killed": killed, "misled": misled}[what](model, place)
+            {"killed": killed, "misled": misled, "flipped": flipped}[what](model, place)
 
 
 def told(*line: object) -> None:

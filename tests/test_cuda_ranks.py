@@ -70,6 +70,13 @@ def test_a_follower_that_was_given_another_step_takes_no_part_unheard() -> None:
     assert len(changed) == 1
 
 
+def test_a_followers_wrong_product_ends_the_run_by_rank_and_matrix() -> None:
+    ((why, code, sound),) = lines_of("cuda_simulated_ranks.py", "flipped")
+    said = "rank 1: its GPU gave a wrong product in step"
+    assert f"{said} 3: model.layers.0.self_attn.o_proj.weight; keep the tape" in why
+    assert (code, sound) == (1, True)
+
+
 @pytest.mark.slow
 def test_simulated_ranks_record_and_replay_what_the_cpu_does() -> None:
     lines = lines_of("cuda_simulated_ranks.py", "equal", "2", "3")
