@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .clamped import clamped_unit
 from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
@@ -67,6 +67,7 @@ def up_kernel(bucket, checked=False):
         low, high = tiles * share // half, tiles * (share + 1) // half
         block = (2 * expert + which) * blocks + cuda.blockIdx.x
         output, source, own, kept = cuda.threadIdx.x & 15, w, True, i64(0)
+        slots = starts[expert + 1] - starts[expert]
         if checked and cuda.blockIdx.x == blocks:
             source, block, own = check[0], 2 * expert + which, False
         column = cuda.blockIdx.x * OUTPUTS + output if own else output
@@ -85,15 +86,16 @@ def up_kernel(bucket, checked=False):
                 for j in range(half):
                     gate += room[j * size + at]
                     up += room[(half + j) * size + at]
-                if checked:
-                    kept = counted(kept, gate + up, output, own)
+                on_row = i64(ex[order[first + row] // chosen])
+                g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+                unit = clamped_unit(g, u, limit)
                 if own:
-                    on_row = i64(ex[order[first + row] // chosen])
-                    g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
-                    h[(first + row) * stride + column0 + column] = clamped_unit(g, u, limit)
+                    h[(first + row) * stride + column0 + column] = unit
+                if checked:
+                    kept += gate + up
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], kept, output, own, slots * OUTPUTS)
 
     expert_up_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_up_block)
@@ -117,6 +119,7 @@ def down_kernel(bucket, checked=False):
         low, high = tiles * warp // warps, tiles * (warp + 1) // warps
         block, output = expert * blocks + cuda.blockIdx.x, cuda.threadIdx.x & 15
         source, own, kept = w, True, i64(0)
+        slots = starts[expert + 1] - starts[expert]
         if checked and cuda.blockIdx.x == blocks:
             source, block, own = check[0], expert, False
         column, on_column = cuda.blockIdx.x * OUTPUTS + output, i64(ew[block * OUTPUTS + output])
@@ -132,14 +135,15 @@ def down_kernel(bucket, checked=False):
                 at = place(output, row)
                 for j in range(warps):
                     total += room[j * size + at]
-                if checked:
-                    kept = counted(kept, total, output, own)
+                value = scaled(total, i64(ex[first + row]) + on_column)
+                to = order[first + row] * stride + column0 + column
                 if own:
-                    value = scaled(total, i64(ex[first + row]) + on_column)
-                    parts[order[first + row] * stride + column0 + column] = value
+                    parts[to] = value
+                if checked:
+                    kept += total
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], kept, output, own, slots * OUTPUTS)
 
     expert_down_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_down_block)

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .clamped import clamped_unit
 from .linear_plain import plain_dot, scaled
 from .planes import INPUTS, OUTPUTS
@@ -34,16 +34,13 @@ def up_values_kernel(checked=False):
             g = scaled(gate, i64(ex[row]) + i64(ew[on_gate]))
             u = scaled(up, i64(ex[row]) + i64(ew[on_up]))
             h[slot * stride + column0 + column] = clamped_unit(g, u, limit)
-            if checked:
-                kept = gate + up
         elif checked:
-            kept, output = i64(0), column - columns
+            output, gate, up = column - columns, i64(0), i64(0)
             if output < OUTPUTS:
                 gate = plain_dot(xq, row * pairs, check[0], 2 * expert, output, tiles, pairs)
                 up = plain_dot(xq, row * pairs, check[0], 2 * expert + 1, output, tiles, pairs)
-                kept = counted(kept, gate + up, output, False)
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], gate + up, column & 15, column < columns, cuda.blockDim.x)
 
     expert_up_values.__name__ += CHECKED * checked
     return kernel(expert_up_values)
@@ -65,15 +62,12 @@ def down_values_kernel(checked=False):
             whole = plain_dot(xq, slot * pairs, w, at >> 4, at & 15, tiles, pairs)
             value = scaled(whole, i64(ex[slot]) + i64(ew[at]))
             parts[number * stride + column0 + column] = value
-            if checked:
-                kept = whole
         elif checked:
-            kept, output = i64(0), column - columns
+            output, whole = column - columns, i64(0)
             if output < OUTPUTS:
                 whole = plain_dot(xq, slot * pairs, check[0], expert, output, tiles, pairs)
-                kept = counted(kept, whole, output, False)
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], whole, column & 15, column < columns, cuda.blockDim.x)
 
     expert_down_values.__name__ += CHECKED * checked
     return kernel(expert_down_values)

@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .clamped import clamped_unit
 from .linear_tiles import scaled_sum
 from .planes import OUTPUTS, TILE
@@ -57,7 +57,7 @@ def up_tile_kernel(checked=False):
             else:
                 whole = large(room, source, at, xq, order, first, chosen, pairs, rows, tiles)
             if checked:
-                kept = counted(kept, whole, own_output(me), mine < blocks)
+                kept += whole
             to_row = rows if column < blocks * OUTPUTS else i64(0)
             for row in range(me // (OUTPUTS * half), to_row, THREADS // (OUTPUTS * half)):
                 at_row = row * LINE + output
@@ -66,7 +66,8 @@ def up_tile_kernel(checked=False):
                 h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept if mine <= blocks else i64(0))
+            kept = kept if mine <= blocks else i64(0)
+            add_up(check[1], kept, own_output(me), mine < blocks, THREADS)
 
     expert_up_tile.__name__ += CHECKED * checked
     return kernel(expert_up_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))
@@ -105,14 +106,15 @@ def down_tile_kernel(checked=False):
             else:
                 whole = large(room, source, at, x, pairs, rows, tiles)
             if checked:
-                kept = counted(kept, whole, own_output(me), mine < blocks)
+                kept += whole
             to_row = rows if column < blocks * OUTPUTS else i64(0)
             for row in range(me // (OUTPUTS * WARPS), to_row, THREADS // (OUTPUTS * WARPS)):
                 value = scaled_sum(room[row * LINE + output], on_row[row] + on_column)
                 parts[number[row] * stride + column0 + column] = value
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept if mine <= blocks else i64(0))
+            kept = kept if mine <= blocks else i64(0)
+            add_up(check[1], kept, own_output(me), mine < blocks, THREADS)
 
     expert_down_tile.__name__ += CHECKED * checked
     return kernel(expert_down_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))

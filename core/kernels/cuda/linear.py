@@ -14,7 +14,7 @@ from numba.core import types
 
 from .. import pack
 from ..scalars import INF, ZERO, add
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .linear_plain import plain_kernel, scaled
@@ -39,6 +39,7 @@ FEW, SOME, SHORT = 2 * CHIP, 8 * CHIP, 64  # blocks, blocks, tiles
 WARPS = {bucket: max(n << side for n, side in shapes) for bucket, shapes in SHAPES.items()}
 MOST_PARTS = 32  # of long inputs, where blocks of threads are fewer than multiprocessors
 LONG = 128  # tiles above which inputs are long
+LINEAR_THREADS, GATED_THREADS = 1024, 512  # so that checks take no more registers than there are
 
 
 # --- the fast route ------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def linear_kernel(bucket, side, most, checked=False):
             for j in range(parts):
                 total += room[j * step + at]
             if checked:
-                kept = counted(kept, total, mine & 15, item < items)
+                kept += total
             if not checked or item < items:
                 to = to_row0 + row * stride + column
                 value = scaled(total, exponent)
@@ -101,10 +102,11 @@ def linear_kernel(bucket, side, most, checked=False):
                 if onto:
                     before = y[to_row0 + (item >> shift) * stride + column]
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], kept, mine & 15, column < block1 * OUTPUTS, rows << shift)
 
     linear_block.__name__ += f"_{bucket}_{1 << side}_{most}" + CHECKED * checked
-    return kernel(linear_block, 8 * most * size)
+    few = checked and bucket == BUCKETS[0]
+    return kernel(linear_block, 8 * most * size, LINEAR_THREADS * few)
 
 
 @cache
@@ -136,18 +138,19 @@ def gated_kernel(bucket, checked=False):
             for j in range(half):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
-            if checked:
-                kept = counted(kept, gate + up, output, own)
+            g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+            unit = clamped_unit(g, u, limit)
             if own:
-                g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
-                h[(row0 + row) * stride + column0 + column] = clamped_unit(g, u, limit)
+                h[(row0 + row) * stride + column0 + column] = unit
+            if checked:
+                kept += gate + up
             item += cuda.blockDim.x
             on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], kept, output, own, rows * OUTPUTS)
 
     gated_block.__name__ += f"_{bucket}" + CHECKED * checked
-    return kernel(gated_block)
+    return kernel(gated_block, 0, GATED_THREADS * (checked and bucket == BUCKETS[0]))
 
 
 def bucket_of(rows):
@@ -193,7 +196,7 @@ def linear(
         grid = (-(-(blocks + checked) * OUTPUTS // width), rows)
         plain_kernel(checked)[grid, width, stream](*given)
         return
-    most = tile_rows(rows, blocks, pairs) if rows > MANY else 0
+    most = tile_rows(rows, blocks + checked, pairs) if rows > MANY else 0
     if most:
         linear_tiles(stream, most, *given)
         return
@@ -221,7 +224,7 @@ def gated(stream, xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit=
     assert 2 * pairs % INPUTS == 0, pairs
     checked = check is not None
     given = (xq, ex, w, ew, pairs, rows, blocks, h, stride, column0, limit, check or ())
-    most = tile_rows(rows, 2 * blocks, pairs) if rows > MANY else 0
+    most = tile_rows(rows, 2 * (blocks + checked), pairs) if rows > MANY else 0
     if most:
         gated_tiles(stream, most, *given)
         return

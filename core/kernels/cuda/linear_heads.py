@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .fragments import SUMS, fragment_sums, place_of
 from .linear import BUCKETS, MANY, bucket_of, parts_of
 from .linear_plain import plain_dot, scaled
@@ -48,13 +48,14 @@ def heads_kernel(bucket, checked=False):
             at = place(output, row)
             for j in range(warps):
                 whole += room[j * size + at]
-            if checked:
-                kept = counted(kept, whole, output, own)
+            to = (first + row) * stride + column0 + column
+            value = scaled(whole, i64(ex[at_row + row]) + on_column)
             if own:
-                to = (first + row) * stride + column0 + column
-                y[to] = scaled(whole, i64(ex[at_row + row]) + on_column)
+                y[to] = value
+            if checked:
+                kept += whole
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], kept, output, own, rows * OUTPUTS)
 
     linear_heads_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(linear_heads_block)
@@ -74,15 +75,12 @@ def heads_plain_kernel(checked=False):
             whole = plain_dot(xq, at_row * pairs, w, block, column & 15, tiles, pairs)
             value = scaled(whole, i64(ex[at_row]) + i64(ew[column]))
             y[row * stride + column0 + column] = value
-            if checked:
-                kept = whole
         elif checked:
-            kept, output = i64(0), mine - columns
+            output, whole = mine - columns, i64(0)
             if output < OUTPUTS:
                 whole = plain_dot(xq, at_row * pairs, check[0], i64(head), output, tiles, pairs)
-                kept = counted(kept, whole, output, False)
         if checked:
-            add_up(check[1], kept)
+            add_up(check[1], whole, mine & 15, mine < columns, cuda.blockDim.x)
 
     linear_heads_plain.__name__ += CHECKED * checked
     return kernel(linear_heads_plain)
@@ -108,7 +106,7 @@ def linear_heads(
         )
         return
     blocks = columns // OUTPUTS
-    most = tile_rows(rows, heads * blocks, pairs, by_head=True) if rows > MANY else 0
+    most = tile_rows(rows, heads * (blocks + checked), pairs, by_head=True) if rows > MANY else 0
     if most:
         heads_tiles(
             stream, most, xq, ex, w, ew, pairs, rows, heads, blocks, y, stride, column0, check

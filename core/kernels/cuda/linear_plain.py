@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from ..scalars import add, mul, pow2, rn
-from .checksum import CHECKED, add_up, counted
+from .checksum import CHECKED, add_up
 from .planes import INPUTS, OUTPUTS, PLANE, TILE
 from .target import device, kernel
 
@@ -49,15 +49,13 @@ def plain_kernel(checked=False):
             value = scaled(total, i64(ex[row]) + i64(ew[column]))
             to = row * stride + column0 + column
             y[to] = add(y[to], value) if onto else value
-            if checked:
-                kept = total
         elif checked:
-            kept, output = i64(0), column - block1 * OUTPUTS
+            output, total = column - block1 * OUTPUTS, i64(0)
             if output < OUTPUTS:
                 total = plain_dot(xq, row * pairs, check[0], i64(0), output, tiles, pairs)
-                kept = counted(kept, total, output, False)
         if checked:
-            add_up(check[1], kept)
+            own = column < block1 * OUTPUTS
+            add_up(check[1], total, column & 15, own, cuda.blockDim.x)
 
     linear_plain.__name__ += CHECKED * checked
     return kernel(linear_plain)
