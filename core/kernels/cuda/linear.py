@@ -105,8 +105,7 @@ def linear_kernel(bucket, side, most, checked=False):
             add_up(check[1], kept, mine & 15, column < block1 * OUTPUTS, rows << shift)
 
     linear_block.__name__ += f"_{bucket}_{1 << side}_{most}" + CHECKED * checked
-    few = checked and bucket == BUCKETS[0]
-    return kernel(linear_block, 8 * most * size, LINEAR_THREADS * few)
+    return kernel(linear_block, 8 * most * size, LINEAR_THREADS * (checked and bucket == 8))
 
 
 @cache
@@ -150,7 +149,7 @@ def gated_kernel(bucket, checked=False):
             add_up(check[1], kept, output, own, rows * OUTPUTS)
 
     gated_block.__name__ += f"_{bucket}" + CHECKED * checked
-    return kernel(gated_block, 0, GATED_THREADS * (checked and bucket == BUCKETS[0]))
+    return kernel(gated_block, 0, GATED_THREADS * (checked and bucket == 8))
 
 
 def bucket_of(rows):
