@@ -185,5 +185,5 @@ def test_a_gpus_glm_finds_each_turned_bit() -> None:
         found_and_mended(rig, [
             (at + "self_attn.absorbed_k.weight", at + "self_attn.absorbed_k.weight"),
             (at + up, at + r"mlp.experts.\*.gate_proj.weight, up_proj.weight"),
-            (at + "mlp.shared_experts.down_proj.weight", at + "mlp.shared_experts.down_proj"),
+            (at + "mlp.shared_experts.down_proj.weight", at + "mlp.shared_experts.down_proj.weight"),
         ])  # fmt: skip

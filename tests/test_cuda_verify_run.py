@@ -133,7 +133,6 @@ def test_on_a_gpu_a_turned_bit_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ends_where_it_turns(on_card(), tmp_path, monkeypatch)
-    assert replayed(server, "--device", "cpu") == 0
     assert replayed(server, "--device", "cuda", "--verify") == 0
 
 
@@ -143,4 +142,4 @@ def test_on_a_gpu_where_nobody_looks_a_replay_finds_the_turned_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = goes_on(on_card(), tmp_path, monkeypatch)
-    assert replayed(server, "--device", "cpu") == 1
+    assert replayed(server, "--device", "cuda") == 1
