@@ -110,7 +110,7 @@ class CudaDevice(OnCard, PagedRank):
                 graphs.run(rows)
                 self.card.wait()
         heard = self._tables.heard()
-        left = _left(batch, tables, heard, heard.flags.copy())
+        left = self._left(tables, heard, heard.flags, 0)
         self.ledger.add(batch, left, keeps=self.settings.keeps_rows)
 
     # --- the protocol ----------------------------------------------------------------------------
@@ -183,22 +183,23 @@ class CudaDevice(OnCard, PagedRank):
         """Look at the step's rows, add them to the running sums, and say both, as it was asked."""
         batch, keeps = running.batch, self.settings.keeps_rows
         sampled = len(batch.selected)
-        flags: NDArray[Any] = heard.flags[: batch.rows].copy()
-        flags[batch.selected] |= heard.picked_flags[:sampled]
+        flags: NDArray[Any] = heard.flags[: batch.rows]
+        if np.count_nonzero(heard.picked_flags[:sampled]):
+            flags[batch.selected] |= heard.picked_flags[:sampled]
         if running.every_row and keeps:
             report.every_row = self.ledger.every_row(
                 batch, heard.row_sums[: batch.rows], heard.logit_sums[:sampled]
             )
-        left = _left(batch, running.tables, heard, flags)
+        left = self._left(running.tables, heard, flags, len(batch.runs))
         sound, sums = self.ledger.add(batch, left, keeps=keeps)
         if not sound:
             note_flags(batch, flags, left.poisoned, report)
         if keeps:
             report.sums = sums
 
-
-def _left(batch: Batch, tables: NDArray[np.int32], heard: Heard, flags: NDArray[np.uint8]) -> Left:
-    """What came back, as the ledger counts it."""
-    shares = np.stack([heard.logit_sums, heard.logit_sums])[:, None]
-    poisoned = heard.poisoned[: len(batch.runs)]
-    return Left(batch.table(), tables, flags, poisoned, heard.row_sums, shares, 0)
+    def _left(
+        self, tables: NDArray[np.int32], heard: Heard, flags: NDArray[np.uint8], runs: int
+    ) -> Left:
+        """What came back of so many runs, as the ledger counts it."""
+        table, shares = self._tables.at["runs"][:runs], heard.logit_sums[None, None]
+        return Left(table, tables, flags, heard.poisoned[:runs], heard.row_sums, shares, 0)

@@ -1,5 +1,6 @@
 """Looking into a GLM's memory on a GPU: summed and poisoned there, read through the host."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from ...core.kernels.cuda.poison import fill_flat
 from ...core.kernels.cuda.words import sum_paged, sum_ring, sum_state
 from ...core.kernels.digest import PARTS
 from ...core.kernels.words import ring_row, state_row
-from ..glm.inspect import GlmLooks, Seat, Words, Written, pooled
+from ..glm.inspect import FIXED, GlmLooks, Seat, Words, Written, pooled
 from .card import Array
 from .filling import poison_pages
 from .glm_memory import GlmCudaMemory
@@ -67,6 +68,24 @@ class GlmCudaInspector(GlmLooks):
         card.download(sums, self._sums)
         card.wait()
         return int(self._sums[0]), int(self._sums[1])
+
+    def sum_fixed(self, seats: Sequence[Seat]) -> list[dict[str, Pair]]:
+        """The digests of each seat's states and rings, as they are now; waited for once."""
+        card, each = self.memory.card, len(FIXED)
+        sums = self.memory.asked_fixed[: each * len(seats)]
+        if not seats:
+            return []
+        fill_flat(card.stream, sums.reshape(2 * each * len(seats)), np.uint64(0))
+        for at, seat in enumerate(seats):
+            for part, held in zip(FIXED, (sums[each * at], sums[each * at + 1]), strict=True):
+                self.add(seat, part, 0, max(1, seat.rows), (0, self.layers(part)), held)
+        found = np.empty((len(seats), each, 2), np.uint64)
+        card.download(sums, found)
+        card.wait()
+        return [
+            {part: (a, b) for part, (a, b) in zip(FIXED, pairs, strict=True)}
+            for pairs in found.tolist()
+        ]
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -184,6 +184,7 @@ def _looked(family: Glm, settings: DeviceSettings, kda_heads: int, entries: int)
     return {
         "asked": ((entries,), i32),
         "asked_sums": ((2,), u64),
+        "asked_fixed": ((2 * settings.lanes, 2), u64),
         "looked_ids": ((ids,), i32),
         "looked_to": ((ids,), i32),
         "looked_order": ((LOOKED,), i32),

@@ -23,10 +23,7 @@ PAGED: Names = ("row_sums", "key_sums", "draft_sums")  # one behind another
 
 
 class GlmHeard(NamedTuple):
-    """What a step left, as GlmRoom has it; paged [3, rows, 2]: what PAGED names.
-
-    It stands in the block, so that it is gone when another step is written.
-    """
+    """What a step left, as GlmRoom has it; paged [3, rows, 2]: what PAGED names."""
 
     paged: NDArray[np.uint64]
     logit_sums: NDArray[np.uint64]
@@ -123,7 +120,11 @@ class GlmTables:
     def _runs(self, step: GlmStep) -> int:
         """Tables by run, and the places of those that want drafts."""
         at, count = self.at, len(step.runs)
-        for name in ("runs", "sampled", "windows", "wants", "limits"):
+        at["runs"][:count] = step.runs
+        at["runs"][count:] = 0
+        if not self.room.drafts:
+            return 0
+        for name in ("sampled", "windows", "wants", "limits"):
             at[name][:count] = getattr(step, name)
             at[name][count:] = 0
         most = step.ends.shape[1]
@@ -139,10 +140,11 @@ class GlmTables:
         return len(wanting)
 
     def heard(self, step: GlmStep) -> GlmHeard:
-        """What came back of a step."""
+        """What came back of a step, in arrays of its own."""
         at, rows, sampled = self.at, len(step.positions), len(step.selected)
         runs = len(step.runs)
         return GlmHeard(
-            self._paged[:, :rows], at["logit_sums"][:sampled], at["flags"][:rows],
-            at["drawn"][:sampled], *(at[name][:runs] for name in BY_RUN),
+            self._paged[:, :rows].copy(), at["logit_sums"][:sampled].copy(),
+            at["flags"][:rows].copy(), at["drawn"][:sampled].copy(),
+            *(at[name][:runs].copy() for name in BY_RUN),
         )  # fmt: skip

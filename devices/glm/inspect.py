@@ -1,7 +1,7 @@
 """Looking into one GLM rank's memory: parts summed anew, rows read, bits flipped, poison laid."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ Words = dict[int, NDArray[np.uint64]]  # of a row, by head
 Written = Callable[[], None]
 Sums = NDArray[np.uint64]
 ELEMENT_BITS = 16  # a fault's column counts elements of 16 bits, whatever the part holds
+FIXED = ("states", "rings")  # parts of a fixed size
 DRAFT_ROWS, DRAFT_KEYS = 0, 1  # digest layers of part `drafts`
 
 
@@ -100,8 +101,16 @@ class GlmLooks:
         States have one row, the one after the last kept row; rings the rows that a convolution
         would still read; a pool's key stands at its last position.
         """
-        low, high = own = (0, self.layers(part)) if layer is None else (layer, layer + 1)
-        sums, kpool, trunk = self.no_sums(seat), self.kpool, self.trunk
+        own = (0, self.layers(part)) if layer is None else (layer, layer + 1)
+        sums = self.no_sums(seat)
+        self.add(seat, part, first, last, own, sums)
+        return self.total(sums)
+
+    def add(
+        self, seat: Seat, part: str, first: int, last: int, own: tuple[int, int], sums: Any
+    ) -> None:
+        """Add the digests of rows [first, last) of some digest layers of a part; see `sum`."""
+        (low, high), kpool, trunk = own, self.kpool, self.trunk
         if part == "rows":
             self.add_paged("latent", seat, first, last, 1, part, own, 0, sums)
         elif part == "keys":
@@ -117,7 +126,12 @@ class GlmLooks:
         elif part == "rings":
             first, last = max(first, seat.rows - self.taps + 1), min(last, seat.rows)
             self.add_ring(seat, first, last, own, sums)
-        return self.total(sums)
+
+    def sum_fixed(self, seats: Sequence[Seat]) -> list[dict[str, Pair]]:
+        """The digests of each seat's states and rings, as they are now."""
+        return [
+            {part: self.sum(seat, part, 0, max(1, seat.rows)) for part in FIXED} for seat in seats
+        ]
 
     def words(self, seat: Seat, part: str, layer: int, position: int) -> Words:
         """One row of one digest layer by head, as words."""

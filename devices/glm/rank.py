@@ -23,11 +23,10 @@ from ..draws import DrawTables
 from ..last_step import sum_logits, sum_tokens
 from ..leaving import seat_then
 from ..settings import DeviceSettings
-from .inspect import GlmLooks, Seat
+from .inspect import FIXED, GlmLooks, Seat
 from .ledger import PAGED, GlmLedger, RowSums
 from .step import CLEAN, GlmBatch, batch_with_drafts, comes_to_an_end, step_tables
 
-FIXED = ("states", "rings")
 Table = NDArray[np.int32]
 
 
@@ -228,7 +227,8 @@ class GlmRank:
     def _note_flags(self, running: GlmRunning, flags: NDArray[np.uint8], report: Report) -> None:
         """Streams with a kept row that was no number, and the first poisoned row of each."""
         tables, runs = running.tables, running.batch.rows.runs
-        if not flags[: running.batch.rows.rows].any() and (tables.poisoned == CLEAN).all():
+        rows = running.batch.rows.rows
+        if not (np.count_nonzero(flags[:rows]) or np.count_nonzero(tables.poisoned != CLEAN)):
             return
         for run, kept, key in zip(
             runs, tables.kept.tolist(), tables.poisoned.tolist(), strict=True
@@ -283,16 +283,17 @@ class GlmRank:
             return
         if full:
             streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
+        ending = [stream for stream in streams if full or stream in ended]
+        found_fixed = self._looks.sum_fixed([self._seat(state, stream) for stream in ending])
+        fixed = dict(zip(ending, found_fixed, strict=True))
         sums: dict[StreamId, dict[str, Pair]] = {}
         for stream in streams:
             held = self.ledger.streams[stream]
             held.fixed.clear()
-            if not (full or stream in ended):
+            if stream not in fixed:
                 continue
-            seat = self._seat(state, stream)
-            for part in FIXED:
-                held.fixed[part] = self._looks.sum(seat, part, 0, max(1, seat.rows))
-            mine = self.ledger.sums(stream)
+            held.fixed.update(fixed[stream])
+            seat, mine = self._seat(state, stream), self.ledger.sums(stream)
             for part in PAGED if full else ():
                 if part in self.rules.parts:
                     found = self._looks.sum(seat, part, 0, held.rows)

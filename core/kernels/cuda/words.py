@@ -9,9 +9,11 @@ from ..poisoned import LAYER_BITS
 from ..words import ALL_SOUND
 from .placed import on_device
 from .rows import wrapped_sum
-from .target import WARP, device, kernel
+from .target import SIMULATED, WARP, device, kernel, threads
 from .twins import twin
 
+THREADS = threads(256)
+STATE_WORDS = THREADS * (2 if SIMULATED else 16)  # of a head's state, that a block sums
 i16, i64, u16, u64 = np.int16, np.int64, np.uint16, np.uint64
 
 
@@ -19,7 +21,7 @@ i16, i64, u16, u64 = np.int16, np.int64, np.uint16, np.uint64
 def add_to(sums, sum_0, sum_1):
     """Add a warp's shares."""
     sum_0, sum_1 = wrapped_sum(sum_0), wrapped_sum(sum_1)
-    if cuda.threadIdx.x == 0:
+    if cuda.threadIdx.x % WARP == 0:
         cuda.atomic.add(sums, 0, sum_0)
         cuda.atomic.add(sums, 1, sum_1)
 
@@ -47,25 +49,27 @@ def sum_paged(stream, words, table, first, last, step, part, cache0, cache1, lay
 
 
 @kernel
-def sum_state_warp(states, lane, slot, layer0, head0, part, sums):
-    """Key blockIdx.x of head blockIdx.y, layer layer0 + blockIdx.z."""
-    key, head, layer = cuda.blockIdx.x, cuda.blockIdx.y, layer0 + cuda.blockIdx.z
-    wide = states.shape[5]
+def sum_state_block(states, lane, slot, layer0, head0, part, sums):
+    """Words blockIdx.x * STATE_WORDS on of head blockIdx.y, layer layer0 + blockIdx.z."""
+    head, layer = cuda.blockIdx.y, layer0 + cuda.blockIdx.z
+    wide, first = states.shape[5], cuda.blockIdx.x * STATE_WORDS
+    last = min(first + STATE_WORDS, states.shape[4] * wide)
     where = place(part, layer, head0 + head)
     mix_0, mix_1 = mix64(SEED_0), mix64(SEED_1)
     sum_0, sum_1 = u64(0), u64(0)
-    for i in range(cuda.threadIdx.x, wide, WARP):
-        word = states[layer, lane, slot, head, key, i]
-        sum_0 += word_mix(word, where | u64(key * wide + i), mix_0)
-        sum_1 += word_mix(word, where | u64(key * wide + i), mix_1)
+    for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+        word = states[layer, lane, slot, head, i // wide, i % wide]
+        sum_0 += word_mix(word, where | u64(i), mix_0)
+        sum_1 += word_mix(word, where | u64(i), mix_1)
     add_to(sums, sum_0, sum_1)
 
 
 def sum_state(stream, states, lane, slot, layer0, layer1, head0, part, sums):
     """As the CPU's sum_state."""
     if layer1 > layer0 and states.shape[3]:
-        grid = (states.shape[4], states.shape[3], layer1 - layer0)
-        sum_state_warp[grid, WARP, stream](states, lane, slot, layer0, head0, part, sums)
+        blocks = -(-states.shape[4] * states.shape[5] // STATE_WORDS)
+        grid = (blocks, states.shape[3], layer1 - layer0)
+        sum_state_block[grid, THREADS, stream](states, lane, slot, layer0, head0, part, sums)
 
 
 @kernel
