@@ -38,6 +38,7 @@ class Matrix:
 class Placing(Generic[F]):
     """What has been placed so far in the arenas of one rank; rows_most: rows of a step at most.
 
+    logit_rows: those of them that get logits at most; 0 where any row may.
     floats, weights, exponents, constants: elements that are taken. matrices, vectors, buffers: what
     stands where.
     """
@@ -46,6 +47,7 @@ class Placing(Generic[F]):
     world: int
     rank: int
     rows_most: int
+    logit_rows: int = field(default=0, kw_only=True)
     floats: int = field(default=0, kw_only=True)
     weights: int = field(default=0, kw_only=True)
     exponents: int = field(default=0, kw_only=True)
@@ -78,11 +80,11 @@ class Placing(Generic[F]):
             self.constants += span[1] - span[0]
         return self.vectors[key]
 
-    def buffer(self, name: str, width: int) -> Floats:
-        """A buffer of the step's rows, by name."""
+    def buffer(self, name: str, width: int, rows: int = 0) -> Floats:
+        """A buffer by name, of the step's rows or of no more than so many of them."""
         if name not in self.buffers:
             self.buffers[name] = Floats(self.floats, width)
-            self.floats += self.rows_most * width
+            self.floats += (rows or self.rows_most) * width
         buffer = self.buffers[name]
         assert buffer.width == width, f"buffer {name!r} has {buffer.width} columns, not {width}"
         return buffer

@@ -134,7 +134,7 @@ class Recorder(Placing[Llama]):
         """Norm and matrix over the selected rows, gathered."""
         codes = self._normed(x, norm, selected=True)
         own = self.family.columns(matrix, self.world, self.rank)
-        logits = self.buffer("logits", self.family.vocab)
+        logits = self.buffer("logits", self.family.vocab, self.logit_rows)
         self._linear(codes, self.packed([matrix]), logits, own[0], add=False)
         self._gather(logits, own, selected=True)
         self._op(Op.SUM_LOGITS, logits.at, logits.width, selected=True)

@@ -14,6 +14,7 @@ class DeviceSettings:
     how much is summed.  poison: the pattern or "off".  limit_s: a step may take so long.
     drafts: most drafted tokens a round.  states: kept at most, beside their pages.  verify: the
     products of every linear map are looked at in every step, which GPUs alone can do.
+    every_row: any row of a step may be asked for its logits; a server asks for those that it draws.
     """
 
     lanes: int
@@ -26,6 +27,7 @@ class DeviceSettings:
     drafts: int = 0
     states: int = 8
     verify: bool = False
+    every_row: bool = True
 
     def __post_init__(self) -> None:
         assert self.digests in LEVELS, f"digests {self.digests!r} is none of {LEVELS}"
@@ -35,6 +37,11 @@ class DeviceSettings:
     def rows(self) -> int:
         """Most rows of a step: the prompts' budget and a window a lane."""
         return self.prompt_rows + self.lanes * (1 + self.drafts)
+
+    @property
+    def logit_rows(self) -> int:
+        """Most rows of a step that get logits: all, or a window a lane; of a prompt it is one."""
+        return self.rows if self.every_row else self.lanes * (1 + self.drafts)
 
     @property
     def poisons(self) -> bool:

@@ -21,6 +21,7 @@ from ..events.reader import Step
 from ..events.records import Sampling
 from .difference import Comparison, Difference, shares_of
 from .machine import Machine, Turn
+from .opening import EVERY_ROW
 from .rerun import Played, Tick, numbered
 
 Picks = Callable[[RequestArrived], bool]
@@ -86,7 +87,7 @@ def _note(
 
 
 def room_for(opened: RunOpened, streams: Iterable[Told], rows_a_step: int) -> RunOpened:
-    """One lane, pages for the longest stream, steps of so many rows."""
+    """One lane, pages for the longest stream, steps of so many rows; else any may have logits."""
     longest = max((len(one.tokens) for one in streams), default=1)
     return opened.model_copy(
         update={
@@ -94,6 +95,7 @@ def room_for(opened: RunOpened, streams: Iterable[Told], rows_a_step: int) -> Ru
             "pages": -(-(longest + 1 + opened.rules.drafts) // opened.rules.page_rows),
             "prompt_rows": rows_a_step or opened.prompt_rows,
             "states": 0,
+            "flags": opened.flags | {EVERY_ROW: int(not rows_a_step)},
         }
     )
 

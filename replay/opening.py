@@ -6,13 +6,14 @@ from .. import __version__
 from ..core.evict import POLICIES
 from ..core.plan_pages import KvPages
 from ..core.plan_wanted import Order
-from ..core.state import FLAT, RADIX
+from ..core.state import FLAT, RADIX, flagged, store_flag
 from ..devices.settings import DeviceSettings
 from ..events.facts import FORMAT, RunOpened
 from ..events.records import FamilyRules
 
 CONTRACT = 1  # of the arithmetic
 WEIGHTS = "w16"
+EVERY_ROW = "every_row"  # the flag of a replay that asks for the logits of any row
 STORES = {"radix": RADIX, "flat": FLAT}
 
 
@@ -133,10 +134,12 @@ def settings_of(opened: RunOpened) -> DeviceSettings:
         poison=opened.poison,
         drafts=opened.rules.drafts,
         states=_states_at_once(opened),
+        every_row=flagged(opened, EVERY_ROW),
     )
 
 
 def _states_at_once(opened: RunOpened) -> int:
     """States that can be kept at once: as many as are allowed, and as their bytes have room for."""
     each, most = opened.plan.get("snapshot_bytes", 0), opened.plan.get("cache_bytes", 0)
-    return min(opened.states, most // each) if each and most else opened.states
+    bounded = most or store_flag(opened) == FLAT  # states by reference have no cache
+    return min(opened.states, most // each) if each and bounded else opened.states

@@ -21,8 +21,8 @@ class Planned:
     def division(self, page_bytes: int) -> Division:
         """As a run records it. page_bytes: of one page, over all ranks, digests included."""
         wanted, sizes = self.asked.wanted, self.asked.wanted.sizes
-        checked = {"check_bytes": self.asked.checks} if self.asked.checks else {}
-        made_of = checked | {
+        beside = {"check_bytes": self.asked.checks, "buffer_bytes": self.asked.memory.buffers}
+        made_of = {name: held for name, held in beside.items() if held} | {
             "room_bytes": self.plan.room_bytes,
             "page_bytes": page_bytes,
             "row_bytes": sizes.row_bytes,
@@ -81,6 +81,9 @@ def start_of(model: str, options: RunOptions) -> Start:
         pages=options.pages,
         order=options.plan_order,
         verify=options.verify,
+        device=options.device,
+        prompt_rows=options.prompt_rows,
+        poison=options.poison,
     )
 
 

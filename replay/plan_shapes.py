@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.families.family import Choices
 from ..core.families.glm import Glm
 from ..core.families.glm_config import glm_sizes
 from ..core.families.llama import Llama
 from ..core.plan_sizes import glm_rank, llama_rank, weights_bytes
 from ..core.plan_wanted import Sizes
+from ..devices.settings import DeviceSettings
 from ..devices.weights.checkpoint import ModelNotFound
 from ..devices.weights.find import CARRIED, OWN, find_model, find_path
 from ..devices.weights.hf_dir import check_support, llama_config
@@ -74,7 +76,8 @@ class Shape:
     context: the longest window; usual_context: where nobody asks for another.  sizes: with rows of
     16-bit codes; fp8: of 8-bit codes, None where there are none.  keeps: whether a kept prompt has
     more than pages, in a cache of their own.  weights: bytes of the first of so many ranks; checks:
-    of what they are checked by on a GPU.
+    of what they are checked by on a GPU; on_card: of all that it holds there but pages and kept
+    states.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Shape:
     most_world: int
     weights: Callable[[int], int]
     checks: Callable[[int], int]
+    on_card: Callable[[DeviceSettings, int], int]
 
 
 def read_shape(name: str, world: int, drafts: int | None) -> Shape:
@@ -133,6 +137,7 @@ def _fake(name: str) -> Shape:
         most_world=MOST_WORLD,
         weights=lambda world: 0,
         checks=lambda world: 0,
+        on_card=lambda settings, world: 0,
     )
 
 
@@ -144,7 +149,8 @@ def _glm(name: str, config: Mapping[str, Any], world: int, drafts: int | None) -
     most = min(sizes.heads, sizes.kda_heads)
     if world > most:
         raise BadOption(f"--tp {world}: {name} has {most} heads to share, --tp {most} at most")
-    family = cache(lambda: Glm(dict(config.get("text_config", config))))  # many names: if asked
+    text = dict(config.get("text_config", config))
+    family = cache(lambda: Glm(text))  # many names: if asked
     return Shape(
         name=name,
         family="glm",
@@ -156,6 +162,12 @@ def _glm(name: str, config: Mapping[str, Any], world: int, drafts: int | None) -
         most_world=most,
         weights=lambda world: _weights(family(), world),
         checks=lambda world: _checks(family(), world),
+        on_card=lambda settings, world: _on_card(
+            Glm(text, Choices(drafts=drafting)),
+            replace(settings, drafts=drafting),
+            world,
+            wide=text.get("dtype", text.get("torch_dtype")) != "bfloat16",
+        ),
     )
 
 
@@ -174,11 +186,18 @@ def _llama(name: str, config: Mapping[str, Any], world: int, drafts: int | None)
         most_world=MOST_WORLD,
         weights=lambda world: _weights(family, world),
         checks=lambda world: _checks(family, world),
+        on_card=lambda settings, world: _on_card(family, settings, world, wide=False),
     )
 
 
 def _weights(family: Glm | Llama, world: int) -> int:
     return weights_bytes(family.tensors(), family.columns, world)
+
+
+def _on_card(family: Glm | Llama, settings: DeviceSettings, world: int, *, wide: bool) -> int:
+    from ..devices.cuda.room import held_bytes  # what it needs is not everywhere, and slow to load
+
+    return held_bytes(family, settings, world, wide_table=wide)
 
 
 def _checks(family: Glm | Llama, world: int) -> int:

@@ -67,6 +67,7 @@ def _memory_rows(asked: Asked) -> list[tuple[str, str, int]]:
         ("memory", "a rank's part of this machine" if memory.here else "of a device", memory.total),
         ("weights", "16-bit rows, constants, the embedding", memory.weights - asked.checks),
         *([("checksums", "of the weights' products", asked.checks)] if asked.checks else []),
+        *([("buffers", "what steps are computed in", memory.buffers)] if memory.buffers else []),
         ("reserve", "left alone", memory.reserve),
     ]
 
@@ -74,7 +75,10 @@ def _memory_rows(asked: Asked) -> list[tuple[str, str, int]]:
 def _room_rows(asked: Asked, found: Plan) -> list[tuple[str, str, int]]:
     wanted, sizes = asked.wanted, asked.wanted.sizes
     memory = asked.memory
-    ample = memory.here and wanted.room_bytes < memory.total - memory.weights - memory.reserve
+    ample = (
+        memory.here
+        and wanted.room_bytes < memory.total - memory.weights - memory.buffers - memory.reserve
+    )
     room = "as much as is wanted" if ample else "after weights and reserve"
     rows = [("room", room, wanted.room_bytes)]
     if wanted.paged:

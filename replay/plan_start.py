@@ -10,6 +10,7 @@ from ..core.plan_room import ample_bytes, reserve_bytes
 from ..core.plan_wanted import CACHE_BYTES, STATES, Order, Sizes, SpareTo, Wanted
 from ..core.plan_words import size
 from ..devices.memory_here import Here, this_machine
+from ..devices.settings import DeviceSettings
 from .opening import BadOption, MalformedOption
 from .plan_shapes import Shape, read_shape
 
@@ -23,6 +24,7 @@ class Start:
     lanes: streams at once.  drafts: tokens drafted a round.  room: of a rank, after weights and
     reserve.  memory: of a rank's device.  pages: of the pool, whatever room that takes.  fixed: of
     a stream, in place of this engine's own.  All in bytes.  verify: checksums stand beside weights.
+    device: whose memory it is.  prompt_rows: of a step.  poison: its pattern, or off.
     """
 
     model: str
@@ -43,13 +45,17 @@ class Start:
     order: Order = "proposed"
     spare_to: SpareTo = "free"
     verify: bool = False
+    device: str = "cpu"
+    prompt_rows: int = 64
+    poison: str = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Where the room comes from, in bytes; all 0 where the room itself was told.
 
-    weights: with what they are checked by.  here: whether it is this machine's, and not that of a
+    weights: with what they are checked by.  buffers: what steps are computed in, which a GPU has
+    planned, and what stands on it besides.  here: whether it is this machine's, and not that of a
     device that was told.
     """
 
@@ -57,6 +63,7 @@ class Memory:
     weights: int = 0
     reserve: int = 0
     here: bool = False
+    buffers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +227,31 @@ def _room(
         free = found.free // ranks
         reserve = reserve_bytes(found.total, unified=found.shared) // ranks
         told = f"this machine holds {size(free)} a rank"
-    memory = Memory(free, _held(start, shape, start.world), reserve, start.memory is None)
-    room = free - memory.weights - reserve
+    weights = _held(start, shape, start.world)
+    buffers = _buffers(start, shape, wanted, weights)
+    memory = Memory(free, weights, reserve, start.memory is None, buffers)
+    room = free - weights - buffers - reserve
     if room < 0:
+        beside = f", buffers of {size(buffers)} and" if buffers else " with"
+        fewer = "a lower --prompt-rows, --parallel or --context needs less; " if buffers else ""
         raise BadOption(
-            f"{told}, and weights of {size(memory.weights)} a rank with a reserve of"
-            f" {size(reserve)} are more: {_enough_ranks(start, shape, free - reserve)}"
+            f"{told}, and weights of {size(weights)} a rank{beside} a reserve of {size(reserve)}"
+            f" are more: {fewer}{_enough_ranks(start, shape, free - reserve)}"
         )
     if start.memory is not None:
         return memory, room
     return memory, min(room, ample_bytes(wanted, POOL_BYTES // start.world))
+
+
+def _buffers(start: Start, shape: Shape, wanted: Wanted, weights: int) -> int:
+    """Bytes that a rank's GPU holds beside weights, pages, kept states and what lanes are given."""
+    if start.device != "cuda":
+        return 0
+    settings = DeviceSettings(
+        lanes=wanted.lanes, context=wanted.context, pages=0, prompt_rows=start.prompt_rows,
+        poison=start.poison, states=0, verify=start.verify, every_row=False,
+    )  # fmt: skip
+    return max(0, shape.on_card(settings, start.world) - weights - wanted.fixed_bytes)
 
 
 def _held(start: Start, shape: Shape, world: int) -> int:

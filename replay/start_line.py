@@ -12,7 +12,7 @@ def start_line(opened: RunOpened) -> str:
     return (
         f"{opened.model} on {counted(opened.world, 'rank')}: {opened.lanes} streams at once,"
         f" windows of {opened.context}, {_rows_line(opened)}; {_room_line(opened)};"
-        f" {kept_line(opened)}{_checked_line(opened)}"
+        f" {kept_line(opened)}{_buffers_line(opened)}{_checked_line(opened)}"
     )
 
 
@@ -42,6 +42,12 @@ def _room_line(opened: RunOpened) -> str:
         else:
             shares.append(f"prompt cache {size(plan['cache_bytes'])}")
     return f"{of}: {', '.join(shares)}, left {size(plan['left_bytes'])}"
+
+
+def _buffers_line(opened: RunOpened) -> str:
+    """What a GPU holds for its steps, beside that room."""
+    held = opened.plan.get("buffer_bytes", 0)
+    return f"; buffers of {size(held)} a rank beside them" if held else ""
 
 
 def _checked_line(opened: RunOpened) -> str:

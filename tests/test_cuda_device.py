@@ -131,7 +131,7 @@ settings = DeviceSettings(lanes=2, context=64, pages=8, prompt_rows=4)
 program = Recorder(family, 1, 0, settings.rows, 1, checks=False).program()
 step = StepRoom(settings.rows, settings.lanes, 3)
 room = planned(family, program, settings, 1, step)
-print(*room["bias_ids"][0], *room["biases"][0], settings.rows * family.vocab)
+print(*room["bias_ids"][0], *room["biases"][0], settings.logit_rows * family.vocab)
 """
 
 

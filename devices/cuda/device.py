@@ -72,7 +72,7 @@ class CudaDevice(OnCard, PagedRank):
             gather, settings.verify,
         )  # fmt: skip
         made = partial(Graphs, self.card, rows=settings.rows, captures=captures)
-        self.near, self.head = made(lowering.near), made(lowering.head)
+        self.near, self.head = made(lowering.near), made(lowering.head, rows=settings.logit_rows)
         self.far = made(lowering.far) if settings.context > NEAR else self.near
         self._graphs = [self.near, self.far, self.head]
         self._soil = soil_of_llama(memory, program, settings)
@@ -165,6 +165,7 @@ class CudaDevice(OnCard, PagedRank):
         sampled = len(batch.selected)
         if batch.rows > self.settings.rows:
             raise ValueError(f"a step of {batch.rows} rows, the device has {self.settings.rows}")
+        self.refuse_logits(sampled)
         trunk = self.near if int(batch.positions.max()) < NEAR else self.far
         bucket, picked = trunk.bucket(batch.rows), self.head.bucket(sampled)
         self.soil(bucket, picked)

@@ -74,9 +74,13 @@ class GlmCudaDevice(OnCard, GlmRank):
         self._kept = CardCopies(memory, rings, len(family.recurrent), s.taps)
         party = party_of(family, settings, int(rank), world, 0, 1, 0, latent_exponent)
         lowering = GlmLowering(program, memory, party, int(rank) == 0, gather, settings.verify)
+        rows_of = {
+            Rows.ALL: settings.rows, Rows.SELECTED: settings.logit_rows,
+            Rows.DRAFTED: settings.lanes,
+        }  # fmt: skip
         self._sets: list[Rows] = []
         for segment in lowering.segments():
-            most = settings.lanes if segment.set is Rows.DRAFTED else settings.rows
+            most = rows_of[segment.set]
             lower = partial(lowering.launches, segment)
             self._graphs.append(Graphs(self.card, lower, rows=most, captures=captures))
             self._sets.append(segment.set)
@@ -176,6 +180,7 @@ class GlmCudaDevice(OnCard, GlmRank):
     def _enqueue(self, running: GlmRunning) -> None:
         batch, card = running.batch.rows, self.card
         rows, sampled = batch.rows, len(batch.selected)
+        self.refuse_logits(sampled)
         trunk, head = self._graphs[:2]
         filled = trunk.bucket(rows), head.bucket(sampled)
         drafting = self._tables.write(running.tables, running.draws, *filled)

@@ -7,15 +7,13 @@ from typing import Any
 from ...core.families.glm import Glm
 from ...events.ids import Rank
 from ..glm.arena import ring_sizes
-from ..glm.layout import GlmOp
-from ..glm.program import GlmProgram, GlmRecorder
 from ..settings import DeviceSettings
 from ..weights.glm_dir import GlmCheckpoint
 from ..weights_load import Progress, load_weights
 from .card import Card
 from .checks import checks_of
 from .glm_device import GlmCudaDevice
-from .glm_memory import allocated, bring, planned, room_of
+from .glm_memory import allocated, bring, gathers_of, heads_of, planned, recorded, room_of
 from .joined import Sizes
 
 Make = Any  # partial of GlmCudaDevice, without its gather
@@ -39,12 +37,9 @@ def glm_rank(
     family.refuse_world(world)
     layers = [*family.sparse, *([family.sizes.layers] if family.choices.drafts else [])]
     exponents = [checkpoint.pool_exponent(layer) for layer in layers]
-    recorder = GlmRecorder(family, world, rank, settings.rows, settings.poisons, exponents)
-    program, rings = recorder.program(), ring_sizes(family)
-    first, last = family.heads(world, rank)
-    first_kda, last_kda = family.kda_heads(world, rank)
+    program = recorded(family, world, rank, settings, exponents)
+    rings, heads = ring_sizes(family), heads_of(family, world, rank)
     wide = bool(len(checkpoint.table()[1]))
-    heads = (last - first, last_kda - first_kda)
     shapes = planned(family, program, settings, rings, heads, wide_table=wide)
     checks = checks_of(program, verify=settings.verify)
     memory = allocated(card, program, shapes, room_of(family, settings, checks), checks)
@@ -55,13 +50,4 @@ def glm_rank(
         GlmCudaDevice, Rank(rank), world, settings, family, program, memory, rings,
         checkpoint.latent_exponent(), digest, captures=captures,
     )  # fmt: skip
-    return digest, Sizes.of(_gathers(program, settings.rows)), make
-
-
-def _gathers(program: GlmProgram, rows: int) -> list[tuple[int, int, int, int]]:
-    """Of each gather: rows at most, width, first and last own column."""
-    return [
-        (rows * words[5], words[2], words[3], words[4])
-        for words in program.ops.tolist()
-        if words[0] == GlmOp.GATHER
-    ]
+    return digest, Sizes.of(gathers_of(program, settings)), make

@@ -1,16 +1,18 @@
 """What a GLM's rank keeps on its GPU: one planned allocation, and every array in it by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.families.glm import Glm
+from ...core.glm_ops import Rows
 from ...core.kernels.cuda.latent_split import fits, scratch_shapes
 from ...core.kernels.cuda.planes import planes_size
 from ..arena import RESERVED_PAGES
 from ..glm.arena import RingSizes
-from ..glm.program import GlmProgram
+from ..glm.layout import GlmOp
+from ..glm.program import GlmProgram, GlmRecorder
 from ..settings import DeviceSettings
 from ..weights.glm_dir import GlmCheckpoint
 from ..weights_load import Weights
@@ -42,6 +44,33 @@ class GlmCudaMemory(CardMemory):
         self.tables = self.step.views(self.arrays["step"])
 
 
+def recorded(
+    family: Glm, world: int, rank: int, settings: DeviceSettings, exponents: Sequence[int]
+) -> GlmProgram:
+    """The program of a rank on a card; exponents: of each cache's pooled keys."""
+    return GlmRecorder(
+        family, world, rank, settings.rows, settings.poisons, exponents,
+        logit_rows=settings.logit_rows,
+    ).program()  # fmt: skip
+
+
+def heads_of(family: Glm, world: int, rank: int) -> tuple[int, int]:
+    """A rank's own heads, of attention and of the recurrence."""
+    spans = family.heads(world, rank), family.kda_heads(world, rank)
+    own, own_kda = (last - first for first, last in spans)
+    return own, own_kda
+
+
+def gathers_of(program: GlmProgram, settings: DeviceSettings) -> list[tuple[int, int, int, int]]:
+    """Of each gather: rows at most, width, first and last own column."""
+    few, every = settings.logit_rows, settings.rows
+    return [
+        ((every if words[-1] == Rows.ALL else few) * words[5], *words[2:5])
+        for words in program.ops.tolist()
+        if words[0] == GlmOp.GATHER
+    ]
+
+
 def room_of(family: Glm, settings: DeviceSettings, checks: Checks) -> GlmRoom:
     """Where the tables of a step stand."""
     entries = -(-settings.context // family.choices.page_rows) + 1
@@ -68,7 +97,7 @@ def planned(
         **_weights(family, program, checks, wide_table=wide_table),
         **_kept(family, settings, rings, heads[1]),
         **_scratch(family, program, settings, heads[0]),
-        **_drawn(family, settings.rows),
+        **_drawn(family, settings.logit_rows),
         **_looked(family, settings, heads[1], step.entries),
         "step": ((step.bytes,), u8),
     }

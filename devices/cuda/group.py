@@ -16,7 +16,6 @@ from ...events.ids import Rank
 from ..circle import Circle
 from ..kernel_cache import use_cache
 from ..links import Reply
-from ..program import Op, Recorder
 from ..rank_main import Line
 from ..rank_process import Heard, RankProcess, RankRefused
 from ..settings import DeviceSettings
@@ -28,7 +27,7 @@ from .card import Card, NoCard, open_card
 from .device import CudaDevice
 from .gathering import Gather, alone
 from .joined import Sizes
-from .memory import rank_memory
+from .memory import gathers_of, rank_memory, recorded
 from .ways import nccl, way_of
 
 CardRank = Any  # a CudaDevice or a GlmCudaDevice: a PagedRank or a GlmRank that is OnCard
@@ -126,7 +125,7 @@ def place_llama(
     """A llama's rank: weights brought over from what the CPU's loader packs."""
     rank, world, settings = order.rank, order.world, order.settings
     card = open_card(order.card)
-    program = Recorder(family, world, rank, settings.rows, 1, checks=settings.poisons).program()
+    program = recorded(family, world, rank, settings)
     workers = max(1, os.cpu_count() or 1)
     (weights,), digest = load_weights(checkpoint, family, [program], workers, progress)
     first, last = family.heads(world, rank)
@@ -138,12 +137,7 @@ def place_llama(
             gather=gather, captures=order.captures,
         )  # fmt: skip
 
-    gathers = [
-        (settings.rows, words[2], words[3], words[4])
-        for words in program.ops.tolist()
-        if words[0] == Op.GATHER
-    ]
-    return Placed(card, digest, Sizes.of(gathers), device)
+    return Placed(card, digest, Sizes.of(gathers_of(program, settings)), device)
 
 
 class Alarm:

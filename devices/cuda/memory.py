@@ -13,7 +13,7 @@ from ...core.kernels.pack import unpack
 from ...core.kernels.rope import rope_tables
 from ..arena import RESERVED_PAGES
 from ..placing import Matrix
-from ..program import Program
+from ..program import Op, Program, Recorder
 from ..settings import DeviceSettings
 from ..weights_load import Weights
 from .card import Array, Card, Shape
@@ -73,6 +73,29 @@ class CudaMemory(CardMemory):
         return a["keys"], a["key_exponents"], a["values"], a["value_exponents"]
 
 
+def recorded(family: Llama, world: int, rank: int, settings: DeviceSettings) -> Program:
+    """The program of a rank on a card."""
+    return Recorder(
+        family, world, rank, settings.rows, 1, checks=settings.poisons,
+        logit_rows=settings.logit_rows,
+    ).program()  # fmt: skip
+
+
+def gathers_of(program: Program, settings: DeviceSettings) -> list[tuple[int, int, int, int]]:
+    """Of each gather: rows at most, width, first and last own column."""
+    return [
+        (settings.logit_rows if words[-1] else settings.rows, words[2], words[3], words[4])
+        for words in program.ops.tolist()
+        if words[0] == Op.GATHER
+    ]
+
+
+def step_room(family: Llama, settings: DeviceSettings, checks: Checks) -> StepRoom:
+    """Where the tables of a step stand."""
+    entries = -(-settings.context // family.rules().page_rows) + 1
+    return StepRoom(settings.rows, settings.lanes, entries, len(checks.names))
+
+
 def planned(
     family: Llama, program: Program, settings: DeviceSettings, kv_heads: int, step: StepRoom
 ) -> dict[str, Shape]:
@@ -84,7 +107,8 @@ def planned(
     exponents = (a.layers, pages, own, page_rows)
     planes = sum(planes_size(one.columns, one.inputs) for one in program.matrices)
     widest = -(-max(one.columns for one in program.matrices) // 16) * 16
-    biases = rows * family.vocab  # each id once a row: no step has more
+    drawn = settings.logit_rows
+    biases = drawn * family.vocab  # each id once a row: no step has more
     seen = -(-settings.context // page_rows) * page_rows
     scores = (rows, heads, seen) if settings.context > NEAR else (1, 1, 1)
     return {
@@ -106,12 +130,12 @@ def planned(
         "query_exponents": ((rows, heads), i8),
         "scores": (scores, f32),
         "picked": ((rows, family.hidden), f32),
-        "z": ((rows, family.vocab), f32),
-        "draw_weights": ((rows, family.vocab), i32),
+        "z": ((drawn, family.vocab), f32),
+        "draw_weights": ((drawn, family.vocab), i32),
         "bias_ids": ((biases,), i32),
         "biases": ((biases,), f32),
-        "penalty_counts": ((rows + 1, family.vocab), i32),
-        "reply_counts": ((rows + 1, family.vocab), i32),
+        "penalty_counts": ((drawn + 1, family.vocab), i32),
+        "reply_counts": ((drawn + 1, family.vocab), i32),
         "asked": ((step.entries,), i32),
         "asked_sums": ((2,), np.uint64),
         "page_ids": ((max(PAGE_IDS, step.entries),), i32),
@@ -131,16 +155,15 @@ def rank_memory(
     kv_heads: int,
 ) -> CudaMemory:
     """Allocate everything, and bring over what does not change. Raises NoRoom."""
-    entries = -(-settings.context // family.rules().page_rows) + 1
     checks = checks_of(program, verify=settings.verify)
-    step = StepRoom(settings.rows, settings.lanes, entries, len(checks.names))
+    step = step_room(family, settings, checks)
     arrays = card.arrays(planned(family, program, settings, kv_heads, step))
     a = family.attention
     for name, table in zip(
         ("cos", "sin"), rope_tables(settings.context, a.head_dim, a.theta), strict=True
     ):
         card.upload(np.ascontiguousarray(table), arrays[name])
-    card.upload(np.arange(entries, dtype=i32), arrays["page_order"])
+    card.upload(np.arange(step.entries, dtype=i32), arrays["page_order"])
     card.upload(weights.constants, arrays["constants"])
     card.upload(weights.exponents, arrays["weight_exponents"])
     matrices = placed(program.matrices, arrays, step, checks)

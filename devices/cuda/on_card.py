@@ -63,6 +63,12 @@ class OnCard:
         """Raise RankLost where a step's product was wrong, by the words that came back."""
         self.memory.checks.look(int(self.rank), step, words)
 
+    def refuse_logits(self, rows: int) -> None:
+        """Raise ValueError where more rows are to get logits than there is room for."""
+        most = self.memory.z.shape[0]
+        if rows > most:
+            raise ValueError(f"a step of {rows} rows with logits, the device has {most}")
+
     def bring_penalties(self, draws: Draws) -> None:
         """Biases and counts, where rows have some; the first counts are zeros for all others."""
         m, biased, counted = self.memory, len(draws.bias_ids), len(draws.counts)

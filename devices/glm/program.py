@@ -333,9 +333,8 @@ class GlmRecorder(GlmLayout):
 
     def _logits(self, x: Floats, matrix: str) -> Floats:
         codes = self.quantised(x)
-        logits = self.buffer(
-            "logits" if self.set is Rows.SELECTED else "draft logits", self.family.vocab
-        )
+        name = "logits" if self.set is Rows.SELECTED else "draft logits"
+        logits = self.buffer(name, self.family.vocab, self.logit_rows)
         own = self.family.columns(matrix, self.world, self.rank)
         self.multiply(codes, self.packed([matrix]), logits, own[0], add=False)
         self.gather(logits, own)
