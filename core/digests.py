@@ -1,9 +1,10 @@
 """Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import chain
 from struct import pack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from ..events.ids import StreamId
 from ..events.records import Digests
 
 Pair = tuple[int, int]
+Words = NDArray[np.uint64]
+Texts = dict[str, tuple[str, ...]]
 
 ZERO: Pair = (0, 0)
 _WORD = 2**64
@@ -49,15 +52,28 @@ def sub_pairs(whole: Pair, part: Pair) -> Pair:
 class SumTable(Mapping[StreamId, dict[str, Pair]]):
     """The sums of a step's streams by part, as a mapping that is made only where it is asked for.
 
-    words uint64 [streams, parts, 2], nobody else's.
+    words uint64 [streams, parts, 2], nobody else's; or what gives them when they are asked for.
     """
 
     def __init__(
-        self, streams: Sequence[StreamId], parts: Sequence[str], words: NDArray[np.uint64]
+        self,
+        streams: Sequence[StreamId],
+        parts: Sequence[str],
+        words: Words | Callable[[], Words],
     ) -> None:
-        assert words.shape == (len(streams), len(parts), 2), words.shape
         self._at = {stream: at for at, stream in enumerate(streams)}
-        self._parts, self._words = parts, words
+        self._parts, self._given = parts, words
+
+    @property
+    def _words(self) -> Words:
+        if callable(self._given):
+            self._given = self._given()
+        words = self._given
+        assert words.shape == (len(self._at), len(self._parts), 2), words.shape
+        return words
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SumTable, ([*self._at], self._parts, self._words)
 
     def __getitem__(self, stream: StreamId) -> dict[str, Pair]:
         sums = self._words[self._at[stream]].tolist()
@@ -69,19 +85,65 @@ class SumTable(Mapping[StreamId, dict[str, Pair]]):
     def __len__(self) -> int:
         return len(self._at)
 
-    def texts(self) -> tuple[tuple[StreamId, ...], dict[str, tuple[str, ...]]]:
+    def texts(self) -> tuple[tuple[StreamId, ...], "LateTexts"]:
         """The streams ascending, and by part, as the tape orders them, each one's 32 digits."""
+        streams = sorted(self._at)
+        return tuple(streams), LateTexts(partial(self._texts, streams))
+
+    def _texts(self, streams: list[StreamId]) -> Texts:
         names, columns = _tape_order(tuple(self._parts))
-        streams, count, words = sorted(self._at), len(self._at), self._words
+        count, words = len(streams), self._words
         if streams != list(self._at):
             words = words[[self._at[stream] for stream in streams]]
         by_part = words.transpose(1, 0, 2)[columns].astype(">u8")
         texts = by_part.tobytes().hex("-", 16).split("-")
         firsts = range(0, count * len(names), count)
-        return tuple(streams), {
+        return {
             name: tuple(texts[first : first + count])
             for name, first in zip(names, firsts, strict=True)
         }
+
+
+class LateTexts(dict[str, tuple[str, ...]]):
+    """Digits by part, made when anybody asks for any: sums are written while the next step runs.
+
+    Whatever reads a dict past its methods finds this one empty until then; the writer of bytes asks
+    for its keys first.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Texts]) -> None:
+        super().__init__()
+        self._make: Callable[[], Texts] | None = make
+
+    def made(self) -> None:
+        """Make what is not made."""
+        make, self._make = self._make, None
+        if make is not None:
+            self.update(make())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _once_made(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def asked(*given: Any) -> Any:
+        for one in given:
+            if isinstance(one, LateTexts):
+                one.made()
+        return method(*given)
+
+    return asked
+
+
+for _name in (
+    "__contains__", "__eq__", "__getitem__", "__iter__", "__len__", "__ne__", "__or__", "__repr__",
+    "__reversed__", "__ror__", "copy", "get", "items", "keys", "values",
+):  # fmt: skip
+    setattr(LateTexts, _name, _once_made(_name))
 
 
 @lru_cache

@@ -128,6 +128,7 @@ class GlmCudaDevice(OnCard, GlmRank):
             if self.world > 1:
                 self.gather.begin(state.step, header_of(state.step, facts, batch))
             self.guarded(state.step, partial(self._enqueue, running))
+            self.ledger.settle()  # while the card computes
         return running
 
     def finish(self, running: GlmRunning) -> Report:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,17 @@ class RowSums(NamedTuple):
     paged: Sums
     logits: Sums
     tokens: Sums
+
+
+@dataclass(slots=True)
+class Counted:
+    """A step whose rows are counted and whose sums are not added yet; after: those of its runs."""
+
+    batch: GlmBatch
+    kept: NDArray[np.int64]
+    found: RowSums
+    slots: list[int]
+    after: Sums | None = None
 
 
 @dataclass(slots=True)
@@ -52,16 +64,25 @@ class GlmLedger:
         self.by_row = (*self.paged, "logits", "tokens")
         assert self.by_row == tuple(part for part in parts if part in self.by_row), parts
         self._on_pages = np.zeros((len(self.paged), pages, 2), np.uint64)
-        self.pages = dict(zip(self.paged, self._on_pages, strict=True))
+        self._pages = dict(zip(self.paged, self._on_pages, strict=True))
+        self._late: Counted | None = None
         self.held = np.zeros((1, len(self.by_row), 2), np.uint64)
         self.streams: dict[StreamId, StreamTotals] = {}
 
+    @property
+    def pages(self) -> dict[str, Sums]:
+        """The digest of what stands on each page, by part [pages + reserved, 2]."""
+        self.settle()
+        return self._pages
+
     def leased(self, pages: tuple[int, ...]) -> None:
         """These pages hold no rows."""
+        self.settle()
         self._on_pages[:, list(pages)] = 0
 
     def begin(self, stream: StreamId) -> None:
         """A stream starts at row 0."""
+        self.settle()
         self.forget(stream)
         taken = {held.slot for held in self.streams.values()}
         slot = next(at for at in range(len(taken) + 1) if at not in taken)
@@ -89,18 +110,31 @@ class GlmLedger:
 
     def sums(self, stream: StreamId) -> dict[str, Pair]:
         """A stream's sums so far, by part."""
+        self.settle()
         held = self.streams[stream]
         words = self.held[held.slot].tolist()
         by_row = {part: (a, b) for part, (a, b) in zip(self.by_row, words, strict=True)}
         return {**by_row, **held.fixed}
 
-    def add(self, batch: GlmBatch, kept: NDArray[np.int64], found: RowSums) -> None:
-        """Count a step's kept rows; what a window refused is counted nowhere."""
+    def add(self, batch: GlmBatch, kept: NDArray[np.int64], found: RowSums) -> SumTable:
+        """Count a step's kept rows; what a window refused is counted nowhere.
+
+        Their sums are added by `settle`, or whenever any are asked for: what is given must stay as
+        it is. Returns the sums by row after the step; others of its streams are not true any more.
+        """
+        self.settle()
+        runs = batch.rows.runs
+        slots = [self._counted(run, count) for run, count in zip(runs, kept.tolist(), strict=True)]
+        late = self._late = Counted(batch, kept, found, slots)
+        return SumTable([run.stream for run in runs], self.by_row, partial(self._after, late))
+
+    def settle(self) -> None:
+        """Add the sums of the step that was counted last."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        batch, kept, found, slots = late.batch, late.kept, late.found, late.slots
         rows, paged = batch.rows, len(self.paged)
-        slots = [
-            self._counted(run, count)
-            for run, count in zip(rows.runs, kept.tolist(), strict=True)
-        ]  # fmt: skip
         added = np.empty((len(slots), len(self.by_row), 2), np.uint64)
         if len(slots) == rows.rows == len(rows.selected):  # a row of each, on a page of its own
             added[:, :paged] = found.paged[:paged].transpose(1, 0, 2)
@@ -109,12 +143,21 @@ class GlmLedger:
         else:
             self._add_spans(batch, kept, found, added)
         self.held[slots] += added
+        late.after = self.held[slots]
+
+    def _after(self, late: "Counted") -> Sums:
+        """The sums [runs, parts, 2] after a step."""
+        if late.after is None:
+            self.settle()
+        assert late.after is not None, "a step's sums are added before the next one's"
+        return late.after
 
     def _counted(self, run: Run, count: int) -> int:
         """The slot of a run's stream, which has so many rows more."""
         held = self.streams[run.stream]
         assert count > 0 and held.rows == run.first, f"{run} does not follow row {held.rows}"
         held.rows += count
+        held.fixed.clear()
         return held.slot
 
     def _add_spans(
@@ -134,15 +177,6 @@ class GlmLedger:
         for on_pages, sums in zip(self._on_pages, found.paged[:paged], strict=True):
             np.add.at(on_pages, batch.rows.pages[mine], sums[mine])
 
-    def table(self, streams: Sequence[StreamId]) -> SumTable:
-        """The sums by row of these streams; others that they had are not true any more."""
-        slots: list[int] = []
-        for stream in streams:
-            held = self.streams[stream]
-            held.fixed.clear()
-            slots.append(held.slot)
-        return SumTable(streams, self.by_row, self.held[slots])
-
     def pass_over(self, batch: GlmBatch, kept: NDArray[np.int64]) -> None:
         """Count a step's kept rows without their digests."""
         for run, count in zip(batch.rows.runs, kept.tolist(), strict=True):
@@ -150,6 +184,7 @@ class GlmLedger:
 
     def every_row(self, batch: GlmBatch, found: RowSums) -> EveryRow:
         """The sums after each row of a step that `add` is yet to count; every row is sampled."""
+        self.settle()
         every = EveryRow([], [], {part: [] for part in self.by_row}, [])
         added = dict(zip(self.by_row, (*found.paged[: len(self.paged)], *found[1:]), strict=True))
         for run in batch.rows.runs:

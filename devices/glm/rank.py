@@ -128,7 +128,7 @@ class GlmRank:
             if found is not None and self.settings.keeps_rows:
                 if running.every_row:
                     report.every_row = self.ledger.every_row(running.batch, found)
-                self.ledger.add(running.batch, running.tables.kept, found)
+                report.sums = self.ledger.add(running.batch, running.tables.kept, found)
             else:
                 self.ledger.pass_over(running.batch, running.tables.kept)
             ended = self._note_tokens(running, report)
@@ -279,7 +279,6 @@ class GlmRank:
         state, full = running.state, self.settings.digests == "full"
         streams = [run.stream for run in running.batch.rows.runs]
         if not (full or ended):
-            report.sums = self.ledger.table(streams)
             return
         if full:
             streams = [one for one in state.lanes if one is not None and one in self.ledger.streams]
