@@ -59,7 +59,7 @@ def test_every_matrix_of_a_glm_is_checked_and_experts_share_a_word(world: int) -
                 for one in checks.by_matrix.values()]  # fmt: skip
         assert [one.at for one in checks.by_matrix.values()] == [0, *ends[:-1]]
         assert checks.bytes == ends[-1]
-        named = {name: [] for name in checks.names}
+        named: dict[str, list[int]] = {name: [] for name in checks.names}
         for one in checks.by_matrix.values():
             named[checks.names[one.word]].append(one.groups)
         ups = [name for name in named if ".experts.*.gate_proj" in name]
@@ -178,12 +178,14 @@ def test_a_gpus_glm_finds_each_turned_bit() -> None:
     from .cuda_glm_rig import GlmCudaRig
 
     at = "model.language_model.layers.5."
+    absorbed = at + "self_attn.absorbed_k.weight"
+    shared = at + "mlp.shared_experts.down_proj.weight"
     with GlmCudaRig(verify=True) as rig:
         one_row(rig)
         expert = int(host(rig.device.memory, "experts")[0, 0])  # of the last layer
         up = f"mlp.experts.{expert}.up_proj.weight"
         found_and_mended(rig, [
-            (at + "self_attn.absorbed_k.weight", at + "self_attn.absorbed_k.weight"),
+            (absorbed, absorbed),
             (at + up, at + r"mlp.experts.\*.gate_proj.weight, up_proj.weight"),
-            (at + "mlp.shared_experts.down_proj.weight", at + "mlp.shared_experts.down_proj.weight"),
+            (shared, shared),
         ])  # fmt: skip
