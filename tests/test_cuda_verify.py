@@ -20,6 +20,7 @@ from kvtape.devices.cuda.checks import NO_CHECKS, Checks, WrongProduct, checks_o
 from kvtape.devices.glm.program import GlmRecorder
 from kvtape.devices.program import Recorder
 from kvtape.events import facts as f
+from kvtape.replay.run_replay import ReplayOptions, run_replay
 
 from . import device_play, glm_play
 from .cpu_rig import CpuRig, tiny, tiny_tokens
@@ -78,6 +79,11 @@ def test_the_first_wrong_matrix_is_named_with_rank_and_step() -> None:
         checks.look(1, 7, np.array([0, -3, 1]))
     with pytest.raises(RankLost, match="third; keep the tape, replay it on another device"):
         checks.look(0, 0, np.array([0, 0, np.iinfo(np.int64).min]))
+
+
+def test_a_book_alone_has_no_products(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_replay(HERE / "none.tape", ReplayOptions(book=True, verify=True), None) == 2
+    assert "--book computes nothing that --verify could look at" in capsys.readouterr().err
 
 
 # --- on the simulated one ------------------------------------------------------------------------
