@@ -29,7 +29,8 @@ def test_a_log_hears_of_kernels_and_weights(
     monkeypatch.setattr(loading, "load", slow)
     monkeypatch.setattr(loading, "EVERY_SECONDS", 0.0)
     with caplog.at_level(logging.INFO, "kvtape.serve"):
-        assert loading.load_with_progress("some", RunOptions()) == "loaded"
+        found: object = loading.load_with_progress("some", RunOptions())
+    assert found == "loaded"
     assert [one.getMessage() for one in caplog.records] == [
         "kernel 3 of 9: linear", "weights of some: 40 of 100",
     ]  # fmt: skip
