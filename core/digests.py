@@ -85,7 +85,7 @@ class SumTable(Mapping[StreamId, dict[str, Pair]]):
     def __len__(self) -> int:
         return len(self._at)
 
-    def texts(self) -> tuple[tuple[StreamId, ...], "LateTexts"]:
+    def texts(self) -> tuple[tuple[StreamId, ...], Texts]:
         """The streams ascending, and by part, as the tape orders them, each one's 32 digits."""
         streams = sorted(self._at)
         return tuple(streams), LateTexts(partial(self._texts, streams))

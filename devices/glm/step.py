@@ -166,5 +166,5 @@ def empty_tables(lanes: int) -> GlmStep:
     )  # fmt: skip
 
 
-def _columns(rows: list[tuple[int, ...]], width: int) -> NDArray[np.int64]:
+def _columns(rows: Sequence[tuple[int, ...]], width: int) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, width)
