@@ -21,11 +21,21 @@ if SIMULATED:
     _TURNS = Lock()
 
     @device
-    def add_up(word, kept, output, own, items):
-        """As on a device; all threads tell for themselves."""
-        value = int(kept) if own else -int(kept) << 16 * (output & 3)
+    def counted(kept, total, output, own):
+        """`kept` and one sum more: an output's, or output 0 to 15's of a block of check."""
+        value = int(total) if own else -int(total) << 16 * (output & 3)
+        return i64(_wrapped(int(kept) + value, np.dtype(i64)))
+
+    @device
+    def add_up(word, kept):
+        """Add what every thread of a block kept to word[0]; all of them come."""
         with _TURNS:
-            word[0] = _wrapped(int(word[0]) + value, np.dtype(i64))
+            word[0] = _wrapped(int(word[0]) + int(kept), np.dtype(i64))
+
+    @device
+    def add_up_first(word, kept, items):
+        """As on a device; all threads tell for themselves."""
+        add_up(word, kept)
 
 else:
     APART = 2 * WARP  # threads whose warps do not meet
@@ -52,6 +62,11 @@ else:
     _added_word = _added()
 
     @device
+    def counted(kept, total, output, own):
+        """`kept` and one sum more: an output's, or output 0 to 15's of a block of check."""
+        return kept + total if own else kept - (total << (i64(output & 3) << i64(4)))
+
+    @device
     def _warp_total(value):
         """The sum of an int64 over a warp, modulo 2^64, in pieces that cannot overflow."""
         mask = i64((1 << PIECE) - 1)
@@ -61,20 +76,9 @@ else:
         return (i64(high) << i64(2 * PIECE)) + (i64(middle) << i64(PIECE)) + i64(low)
 
     @device
-    def add_up(word, kept, output, own, items):
-        """Add what the threads of a block kept to word[0], all of them come, whole warps.
-
-        kept: a thread's sum of products with output 0 to 15, the launch's own or of its check's
-        block. Only the first `items` threads have any.
-        """
+    def add_up(word, kept):
+        """Add what every thread of a block kept to word[0]; all of them come, whole warps."""
         room, warp = cuda.shared.array(WARP, types.int64), cuda.threadIdx.x >> 5
-        kept = kept if own else -(kept << (i64(output & 3) << i64(4)))
-        if items <= APART:
-            if warp * WARP < items:
-                whole = _warp_total(kept)
-                if cuda.laneid == 0:
-                    cuda.atomic.add(word, 0, whole)
-            return
         whole = _warp_total(kept)
         if cuda.laneid == 0:
             room[warp] = whole
@@ -84,3 +88,15 @@ else:
             whole = _warp_total(whole)
             if cuda.laneid == 0:
                 cuda.atomic.add(word, 0, whole)
+
+    @device
+    def add_up_first(word, kept, items):
+        """As add_up, where only the first `items` threads have kept anything."""
+        warp = cuda.threadIdx.x >> 5
+        if items <= APART:
+            if warp * WARP < items:
+                whole = _warp_total(kept)
+                if cuda.laneid == 0:
+                    cuda.atomic.add(word, 0, whole)
+            return
+        add_up(word, kept)

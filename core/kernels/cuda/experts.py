@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up_first, counted
 from .clamped import clamped_unit
 from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
@@ -95,7 +95,8 @@ def up_kernel(bucket, checked=False):
                     kept += gate + up
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept, output, own, slots * OUTPUTS)
+            kept = counted(i64(0), kept, output, own)
+            add_up_first(check[1], kept, slots * OUTPUTS)
 
     expert_up_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_up_block)
@@ -143,7 +144,8 @@ def down_kernel(bucket, checked=False):
                     kept += total
             cuda.syncthreads()
         if checked:
-            add_up(check[1], kept, output, own, slots * OUTPUTS)
+            kept = counted(i64(0), kept, output, own)
+            add_up_first(check[1], kept, slots * OUTPUTS)
 
     expert_down_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(expert_down_block)

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .linear_plain import plain_dot, scaled
 from .planes import INPUTS, OUTPUTS
@@ -40,7 +40,8 @@ def up_values_kernel(checked=False):
                 gate = plain_dot(xq, row * pairs, check[0], 2 * expert, output, tiles, pairs)
                 up = plain_dot(xq, row * pairs, check[0], 2 * expert + 1, output, tiles, pairs)
         if checked:
-            add_up(check[1], gate + up, column & 15, column < columns, cuda.blockDim.x)
+            kept = counted(i64(0), gate + up, column & 15, column < columns)
+            add_up(check[1], kept)
 
     expert_up_values.__name__ += CHECKED * checked
     return kernel(expert_up_values)
@@ -67,7 +68,8 @@ def down_values_kernel(checked=False):
             if output < OUTPUTS:
                 whole = plain_dot(xq, slot * pairs, check[0], expert, output, tiles, pairs)
         if checked:
-            add_up(check[1], whole, column & 15, column < columns, cuda.blockDim.x)
+            kept = counted(i64(0), whole, column & 15, column < columns)
+            add_up(check[1], kept)
 
     expert_down_values.__name__ += CHECKED * checked
     return kernel(expert_down_values)

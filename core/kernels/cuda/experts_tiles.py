@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .linear_tiles import scaled_sum
 from .planes import OUTPUTS, TILE
@@ -66,8 +66,8 @@ def up_tile_kernel(checked=False):
                 h[(first + row) * stride + column0 + column] = clamped_unit(gate, up, limit)
             cuda.syncthreads()
         if checked:
-            kept = kept if mine <= blocks else i64(0)
-            add_up(check[1], kept, own_output(me), mine < blocks, THREADS)
+            kept = counted(i64(0), kept, own_output(me), mine < blocks)
+            add_up(check[1], kept if mine <= blocks else i64(0))
 
     expert_up_tile.__name__ += CHECKED * checked
     return kernel(expert_up_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))
@@ -113,8 +113,8 @@ def down_tile_kernel(checked=False):
                 parts[number[row] * stride + column0 + column] = value
             cuda.syncthreads()
         if checked:
-            kept = kept if mine <= blocks else i64(0)
-            add_up(check[1], kept, own_output(me), mine < blocks, THREADS)
+            kept = counted(i64(0), kept, own_output(me), mine < blocks)
+            add_up(check[1], kept if mine <= blocks else i64(0))
 
     expert_down_tile.__name__ += CHECKED * checked
     return kernel(expert_down_tile, 4 * max(map(room_size, (SMALL, MIDDLE, MOST))))

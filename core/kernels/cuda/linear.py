@@ -14,7 +14,7 @@ from numba.core import types
 
 from .. import pack
 from ..scalars import INF, ZERO, add
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS, SUMS, fragment_sums, place_of
 from .linear_plain import plain_kernel, scaled
@@ -39,7 +39,6 @@ FEW, SOME, SHORT = 2 * CHIP, 8 * CHIP, 64  # blocks, blocks, tiles
 WARPS = {bucket: max(n << side for n, side in shapes) for bucket, shapes in SHAPES.items()}
 MOST_PARTS = 32  # of long inputs, where blocks of threads are fewer than multiprocessors
 LONG = 128  # tiles above which inputs are long
-LINEAR_THREADS, GATED_THREADS = 1024, 512  # so that checks take no more registers than there are
 
 
 # --- the fast route ------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ def linear_kernel(bucket, side, most, checked=False):
             for j in range(parts):
                 total += room[j * step + at]
             if checked:
-                kept += total
+                kept = counted(kept, total, mine & 15, item < items)
             if not checked or item < items:
                 to = to_row0 + row * stride + column
                 value = scaled(total, exponent)
@@ -102,10 +101,10 @@ def linear_kernel(bucket, side, most, checked=False):
                 if onto:
                     before = y[to_row0 + (item >> shift) * stride + column]
         if checked:
-            add_up(check[1], kept, mine & 15, column < block1 * OUTPUTS, rows << shift)
+            add_up(check[1], kept)
 
     linear_block.__name__ += f"_{bucket}_{1 << side}_{most}" + CHECKED * checked
-    return kernel(linear_block, 8 * most * size, LINEAR_THREADS * (checked and bucket == 8))
+    return kernel(linear_block, 8 * most * size)
 
 
 @cache
@@ -137,19 +136,18 @@ def gated_kernel(bucket, checked=False):
             for j in range(half):
                 gate += room[j * size + at]
                 up += room[(half + j) * size + at]
-            g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
-            unit = clamped_unit(g, u, limit)
-            if own:
-                h[(row0 + row) * stride + column0 + column] = unit
             if checked:
-                kept += gate + up
+                kept = counted(kept, gate + up, output, own)
+            if own:
+                g, u = scaled(gate, on_row + on_gate), scaled(up, on_row + on_up)
+                h[(row0 + row) * stride + column0 + column] = clamped_unit(g, u, limit)
             item += cuda.blockDim.x
             on_row = i64(ex[row0 + min(item >> 4, rows - 1)])
         if checked:
-            add_up(check[1], kept, output, own, rows * OUTPUTS)
+            add_up(check[1], kept)
 
     gated_block.__name__ += f"_{bucket}" + CHECKED * checked
-    return kernel(gated_block, 0, GATED_THREADS * (checked and bucket == 8))
+    return kernel(gated_block)
 
 
 def bucket_of(rows):

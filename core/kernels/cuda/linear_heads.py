@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, add_up_first, counted
 from .fragments import SUMS, fragment_sums, place_of
 from .linear import BUCKETS, MANY, bucket_of, parts_of
 from .linear_plain import plain_dot, scaled
@@ -15,14 +15,14 @@ from .planes import INPUTS, OUTPUTS, TILE
 from .target import device, kernel, threads
 
 i64 = np.int64
-WARPS = {8: 8, 16: 8, 32: 8}  # that share out the inputs of a block, by rows at most
+WARPS = 4  # that share out the inputs of a block
 
 
 @cache
 def heads_kernel(bucket, checked=False):
     """The kernel for at most `bucket` rows."""
     sums, place, size = fragment_sums(bucket // 8), device(place_of), bucket // 8 * SUMS
-    room_size = WARPS[bucket] * size
+    room_size = WARPS * size
 
     def linear_heads_block(
         xq, ex, w, ew, pairs, total, first, rows, blocks, y, stride, column0, check
@@ -55,7 +55,8 @@ def heads_kernel(bucket, checked=False):
             if checked:
                 kept += whole
         if checked:
-            add_up(check[1], kept, output, own, rows * OUTPUTS)
+            kept = counted(i64(0), kept, output, own)
+            add_up_first(check[1], kept, rows * OUTPUTS)
 
     linear_heads_block.__name__ += f"_{bucket}" + CHECKED * checked
     return kernel(linear_heads_block)
@@ -80,7 +81,7 @@ def heads_plain_kernel(checked=False):
             if output < OUTPUTS:
                 whole = plain_dot(xq, at_row * pairs, check[0], i64(head), output, tiles, pairs)
         if checked:
-            add_up(check[1], whole, mine & 15, mine < columns, cuda.blockDim.x)
+            add_up(check[1], counted(i64(0), whole, mine & 15, mine < columns))
 
     linear_heads_plain.__name__ += CHECKED * checked
     return kernel(linear_heads_plain)
@@ -115,7 +116,7 @@ def linear_heads(
     for first in range(0, rows, BUCKETS[-1]):
         mine = min(rows - first, BUCKETS[-1])
         bucket = bucket_of(mine)
-        shape = ((blocks + checked, heads), 32 * parts_of(WARPS[bucket], pairs >> 4), stream)
+        shape = ((blocks + checked, heads), 32 * parts_of(WARPS, pairs >> 4), stream)
         heads_kernel(bucket, checked)[shape](
             xq, ex, w, ew, pairs, rows, first, mine, blocks, y, stride, column0, check
         )

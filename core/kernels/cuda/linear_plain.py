@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from ..scalars import add, mul, pow2, rn
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, counted
 from .planes import INPUTS, OUTPUTS, PLANE, TILE
 from .target import device, kernel
 
@@ -55,7 +55,7 @@ def plain_kernel(checked=False):
                 total = plain_dot(xq, row * pairs, check[0], i64(0), output, tiles, pairs)
         if checked:
             own = column < block1 * OUTPUTS
-            add_up(check[1], total, column & 15, own, cuda.blockDim.x)
+            add_up(check[1], counted(i64(0), total, column & 15, own))
 
     linear_plain.__name__ += CHECKED * checked
     return kernel(linear_plain)

@@ -7,7 +7,7 @@ from numba import cuda
 from numba.core import types
 
 from ..scalars import ZERO, add, mul, pow2
-from .checksum import CHECKED, add_up
+from .checksum import CHECKED, add_up, counted
 from .clamped import clamped_unit
 from .fragments import MOST_INPUTS
 from .planes import OUTPUTS, TILE
@@ -60,8 +60,8 @@ def linear_tile_kernel(most, checked=False):
         at = block * tiles * TILE
         whole = sums(room, source, at, xq[first * pairs :], pairs, mine, tiles)
         if checked:
-            whole = whole if own <= block1 else i64(0)
-            add_up(check[1], whole, own_output(me), own < block1, THREADS)
+            whole = counted(i64(0), whole, own_output(me), own < block1)
+            add_up(check[1], whole if own <= block1 else i64(0))
         output = me % (OUTPUTS * WARPS)
         column, step = start * OUTPUTS + output, THREADS // (OUTPUTS * WARPS)
         if column >= block1 * OUTPUTS:
@@ -104,8 +104,8 @@ def gated_tile_kernel(most, checked=False):
         at = block * tiles * TILE
         whole = sums(room, source, at, xq[first * pairs :], pairs, mine, tiles)
         if checked:
-            whole = whole if own <= blocks else i64(0)
-            add_up(check[1], whole, own_output(me), own < blocks, THREADS)
+            whole = counted(i64(0), whole, own_output(me), own < blocks)
+            add_up(check[1], whole if own <= blocks else i64(0))
         output = me % (OUTPUTS * half)
         column = start * OUTPUTS + output
         if column >= blocks * OUTPUTS:
@@ -141,8 +141,8 @@ def heads_tile_kernel(most, checked=False):
         at = block * tiles * TILE
         whole = sums(room, source, at, xq[at_row * pairs :], pairs, mine, tiles)
         if checked:
-            whole = whole if own <= blocks else i64(0)
-            add_up(check[1], whole, own_output(me), own < blocks, THREADS)
+            whole = counted(i64(0), whole, own_output(me), own < blocks)
+            add_up(check[1], whole if own <= blocks else i64(0))
         output = me % (OUTPUTS * WARPS)
         column = (head * blocks + start) * OUTPUTS + output
         if start * OUTPUTS + output >= blocks * OUTPUTS:
