@@ -48,10 +48,10 @@ def shapes_of(path: str, asked: RunOptions, found: Any) -> dict[str, Any]:
     )  # fmt: skip
     settings = replace(settings_of(opened), verify=asked.verify)
     if isinstance(family, Glm):
-        program = glm_memory.recorded(family, 1, 0, settings, [0] * family.caches)
+        of_glm = glm_memory.recorded(family, 1, 0, settings, [0] * family.caches)
         wide = bool(len(checkpoint.table()[1]))
         return glm_memory.planned(
-            family, program, settings, ring_sizes(family), glm_memory.heads_of(family, 1, 0),
+            family, of_glm, settings, ring_sizes(family), glm_memory.heads_of(family, 1, 0),
             wide_table=wide,
         )  # fmt: skip
     program = memory.recorded(family, 1, 0, settings)
@@ -67,7 +67,7 @@ def main(path: str, seed: int, cases: int) -> None:
     for _ in range(cases):
         total = GIB + rng.randrange(1, 60) * MIB
         info = card.CardInfo("a card", total, total, "none")
-        simulated.SimulatedCard.info = lambda self, info=info: info  # type: ignore[misc]
+        simulated.SimulatedCard.info = lambda self, info=info: info  # type: ignore[method-assign,misc]
         asked = options(rng, glm=glm)
         told = {"total": total, "refused": "", "glm": glm}
         try:

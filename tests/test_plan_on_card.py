@@ -11,6 +11,7 @@ import pytest
 
 from kvtape.core.families.fake import fake_rules
 from kvtape.core.plan_room import reserve_bytes
+from kvtape.core.plan_wanted import GIB
 from kvtape.core.state import FLAT
 from kvtape.devices.settings import DeviceSettings
 from kvtape.events.facts import RunOpened
@@ -19,7 +20,7 @@ from kvtape.replay.opening import settings_of
 from kvtape.replay.plan_start import Start, ask
 
 from .rig import flat_plan, opened_with
-from .test_plan_here import GIB, GLM, LLAMA, machine
+from .test_plan_here import GLM, LLAMA, machine
 
 HERE = Path(__file__).parent
 CASES = 40
