@@ -37,7 +37,7 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
         shares = [[sums.get(part) for sums in each] for each in held]
         parts[part] = tuple(_texts([_whole(share) for share in shares]))
         ranks[part] = tuple(tuple(_texts(share)) for share in shares)
-    return Digests(streams=streams, parts=parts, ranks=ranks)
+    return known(Digests, streams=streams, parts=parts, ranks=ranks)
 
 
 def _texts(pairs: Sequence[Pair | None]) -> list[str]:
