@@ -25,9 +25,17 @@ class GlmCudaInspector(GlmLooks):
 
     memory: GlmCudaMemory
     _sums: NDArray[np.uint64] = field(init=False)
+    _fixed: NDArray[np.uint64] = field(init=False)
+    _asked: list[Array] = field(init=False)  # cutting an array of the card takes its time
+    _states: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self._sums = self.memory.card.staged(16).view(np.uint64)
+        m = self.memory
+        self._sums = m.card.staged(16).view(np.uint64)
+        asked = m.asked_fixed.reshape(int(np.prod(m.asked_fixed.shape)))
+        self._fixed = m.card.staged(asked.nbytes).view(np.uint64)
+        self._asked = [asked, *(asked[at : at + 2] for at in range(0, asked.shape[0], 2))]
+        self._states = m.states.view(np.uint64)
 
     # --- sums ------------------------------------------------------------------------------------
 
@@ -51,8 +59,9 @@ class GlmCudaInspector(GlmLooks):
     def add_state(self, seat: Seat, slot: int, layers: tuple[int, int], sums: Array) -> None:
         """Add the digests of some layers' states in a slot."""
         m, part = self.memory, PARTS["states"]
-        words = m.states.view(np.uint64)
-        sum_state(m.card.stream, words, seat.lane, slot, *layers, self.first_head, part, sums)
+        sum_state(
+            m.card.stream, self._states, seat.lane, slot, *layers, self.first_head, part, sums
+        )
 
     def add_ring(
         self, seat: Seat, first: int, last: int, layers: tuple[int, int], sums: Array
@@ -71,21 +80,17 @@ class GlmCudaInspector(GlmLooks):
 
     def sum_fixed(self, seats: Sequence[Seat]) -> list[dict[str, Pair]]:
         """The digests of each seat's states and rings, as they are now; waited for once."""
-        card, each = self.memory.card, len(FIXED)
-        sums = self.memory.asked_fixed[: each * len(seats)]
+        card, (every, *each) = self.memory.card, self._asked
         if not seats:
             return []
-        fill_flat(card.stream, sums.reshape(2 * each * len(seats)), np.uint64(0))
-        for at, seat in enumerate(seats):
-            for part, held in zip(FIXED, (sums[each * at], sums[each * at + 1]), strict=True):
-                self.add(seat, part, 0, max(1, seat.rows), (0, self.layers(part)), held)
-        found = np.empty((len(seats), each, 2), np.uint64)
-        card.download(sums, found)
+        fill_flat(card.stream, every, np.uint64(0))
+        wanted = [(seat, part) for seat in seats for part in FIXED]
+        for (seat, part), sums in zip(wanted, each, strict=False):
+            self.add(seat, part, 0, max(1, seat.rows), (0, self.layers(part)), sums)
+        card.download(every, self._fixed)
         card.wait()
-        return [
-            {part: (a, b) for part, (a, b) in zip(FIXED, pairs, strict=True)}
-            for pairs in found.tolist()
-        ]
+        found = self._fixed.reshape(-1, len(FIXED), 2)[: len(seats)].tolist()
+        return [{part: (a, b) for part, (a, b) in zip(FIXED, one, strict=True)} for one in found]
 
     # --- rows ------------------------------------------------------------------------------------
 
