@@ -1,6 +1,7 @@
-"""What recording, poison and checksums cost decode at a GLM's real widths: engines over one memory.
+"""What recording, poison and checksums cost decode at a GLM's real widths: engines on one memory.
 
-Their devices differ in what is summed, recorded and looked at; they are asked by turns.
+Their devices differ in what is summed, recorded and looked at. They are asked the same by turns,
+the first of a turn last in the next one.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ def recording(
     family: Glm,
     say: Say,
     streams: Sequence[int] = (1, 8),
-    turns: int = 5,
+    turns: int = 9,
     among: Sequence[str] = tuple(VARIANTS),
 ) -> None:
     """Say the rates of decode of some variants, and what each costs beside the plain one."""
@@ -89,11 +90,12 @@ def engine(rig: RealRig, variant: str, path: Path) -> Engine:
 def compare(engines: dict[str, Engine], count: int, turns: int, vocab: int, say: Say) -> None:
     """Rates by turns, the first of which only makes graphs; milliseconds of a round are told."""
     took: dict[str, list[float]] = {name: [] for name in engines}
-    rng = np.random.default_rng(count)
+    rng, names = np.random.default_rng(count), [*engines]
     for turn in range(turns + 1):
-        for name, one in engines.items():
-            prompts = rng.integers(0, vocab, (count, PROMPT)).tolist()
-            asked = asyncio.run(together(one, prompts))
+        prompts = rng.integers(0, vocab, (count, PROMPT)).tolist()
+        names.append(names.pop(0))
+        for name in names:
+            asked = asyncio.run(together(engines[name], prompts))
             begun, ended = max(a.first for a in asked), min(a.last for a in asked)
             if turn:
                 took[name].append(1e3 * (ended - begun) / (REPLY - 1))
