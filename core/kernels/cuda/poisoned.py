@@ -32,12 +32,14 @@ def row_of_word(word, side, width, page_rows):
 @device
 def least_row(both, word, side, low, high, width, page_rows):
     """The first row in [low, high) of which a word holds poison, else `high`."""
-    row, found = row_of_word(word, side, width, page_rows), high
-    other = row + i64(1) if side == VALUES else row
-    if is_poison_q(i16(both >> i32(16))) and other >= low:
-        found = min(found, other)
-    if is_poison_q(i16(both & i32(0xFFFF))) and row >= low:
-        found = min(found, row)
+    late, early, found = is_poison_q(i16(both >> i32(16))), is_poison_q(i16(both)), high
+    if late or early:  # whose row it is takes divisions, and hardly any word asks for them
+        row = row_of_word(word, side, width, page_rows)
+        other = row + i64(1) if side == VALUES else row
+        if late and other >= low:
+            found = min(found, other)
+        if early and row >= low:
+            found = min(found, row)
     return found
 
 
