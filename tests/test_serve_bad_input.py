@@ -348,7 +348,7 @@ def test_a_signal_while_it_loads_ends_it_at_once(
         time.sleep(60)
         raise AssertionError("it went on loading")
 
-    monkeypatch.setattr(command, "load", load)
+    monkeypatch.setattr("kvtape.replay.loading.load", load)
     before = signal.getsignal(number)
     assert serve("fake", "--trace", tmp_path / "run.tape").exit_code == 0
     assert signal.getsignal(number) is before
