@@ -45,7 +45,7 @@ def recording(
     family: Glm,
     say: Say,
     streams: Sequence[int] = (1, 8),
-    turns: int = 9,
+    turns: int = 21,
     among: Sequence[str] = tuple(VARIANTS),
 ) -> None:
     """Say the rates of decode of some variants, and what each costs beside the plain one."""
@@ -104,10 +104,11 @@ def compare(engines: dict[str, Engine], count: int, turns: int, vocab: int, say:
         mine = statistics.median(rounds)
         ratios = [a / b - 1 for a, b in zip(rounds, took["plain"], strict=True)]
         bar = f", bar {BARS[name]:.0%}" if name in BARS else ""
+        spread = statistics.stdev(ratios) / len(ratios) ** 0.5
         say(
             f"engine, {count} streams, {name}: {mine:.3f} ms a round ({min(rounds):.3f} to"
-            f" {max(rounds):.3f}), {mine / plain - 1:+.1%} ({statistics.median(ratios):+.1%} by"
-            f" turns){bar}"
+            f" {max(rounds):.3f}), {mine / plain - 1:+.1%} of medians,"
+            f" {statistics.mean(ratios):+.1%} +- {spread:.1%} by turns{bar}"
         )
 
 
