@@ -80,10 +80,7 @@ def rates(
     name: str, streams: int, digests: str, poison: str, tape: Path | None
 ) -> tuple[float, float]:
     """Tokens a second of all streams together, and of one of them."""
-    options = RunOptions(
-        device="cuda", lanes=streams, context=1024, digests=digests, poison=poison,
-        threads=os.cpu_count() or 1,
-    )  # fmt: skip
+    options = RunOptions(device="cuda", lanes=streams, context=1024, digests=digests, poison=poison)
     loaded = load(name, options, lambda line: None, lambda done, total: None)
     engine, rng = Engine(loaded.opened, loaded.devices, tape), np.random.default_rng(streams)
     found = []

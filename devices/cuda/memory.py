@@ -1,6 +1,8 @@
 """What a rank keeps on its GPU: one planned allocation, and every array in it by name."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +25,10 @@ from .tables import Room, StepRoom
 PAGES = ("keys", "key_exponents", "values", "value_exponents")
 SCRATCH = ("floats", "codes", "code_exponents", "queries", "query_exponents", "scores", "z")
 PAGE_IDS = 4096  # pages of all layers that one launch poisons
+AHEAD = 8  # matrices that are packed while one is brought over: what memory of the host they take
 
 i8, i16, i32, f32 = np.int8, np.int16, np.int32, np.float32
+Planes = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +196,33 @@ def placed(
 
 
 def bring_weights(card: Card, matrices: Mapping[int, Placed], weights: Weights) -> None:
-    """Every matrix in the card's form, one at a time on the host.
+    """Every matrix in the card's form, some ahead of the one that is on its way.
 
     What is checked against is made of the weights themselves: a wrong copy shows as wrong products.
     """
-    for one in matrices.values():
-        matrix = one.matrix
-        packed = weights.packed[matrix.at : matrix.at + matrix.columns * matrix.inputs]
-        planes = np.zeros(planes_size(matrix.columns, matrix.inputs), np.int8)
-        rows = unpack(packed, matrix.columns, matrix.inputs)
-        pack_planes(rows, planes)
-        card.upload(planes, one.planes)
-        if one.check is not None:
-            summed = check_planes(rows, one.groups)
-            card.upload(summed, one.check[0][: len(summed)])
-        card.wait()
+    made: deque[tuple[Placed, Future[Planes]]] = deque()
+    with ThreadPoolExecutor(AHEAD) as pool:
+        for one in matrices.values():
+            made.append((one, pool.submit(_planes_of, one, weights)))
+            if len(made) > AHEAD:
+                _bring(card, *made.popleft())
+        for one, planes in made:
+            _bring(card, one, planes)
+
+
+def _planes_of(one: Placed, weights: Weights) -> Planes:
+    """A matrix and what it is checked by, if it is."""
+    matrix = one.matrix
+    packed = weights.packed[matrix.at : matrix.at + matrix.columns * matrix.inputs]
+    planes = np.zeros(planes_size(matrix.columns, matrix.inputs), np.int8)
+    rows = unpack(packed, matrix.columns, matrix.inputs)
+    pack_planes(rows, planes)
+    return planes, None if one.check is None else check_planes(rows, one.groups)
+
+
+def _bring(card: Card, one: Placed, made: Future[Planes]) -> None:
+    planes, summed = made.result()
+    card.upload(planes, one.planes)
+    if one.check is not None and summed is not None:
+        card.upload(summed, one.check[0][: len(summed)])
+    card.wait()
