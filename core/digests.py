@@ -1,7 +1,7 @@
 """Digests as values: two sums modulo 2^64, lane 0 first, and their 32 hex digits on the tape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from struct import pack
 from typing import Any
@@ -85,7 +85,7 @@ class SumTable(Mapping[StreamId, dict[str, Pair]]):
     def __len__(self) -> int:
         return len(self._at)
 
-    def texts(self) -> tuple[tuple[StreamId, ...], Texts]:
+    def texts(self) -> tuple[tuple[StreamId, ...], Mapping[str, tuple[str, ...]]]:
         """The streams ascending, and by part, as the tape orders them, each one's 32 digits."""
         streams = sorted(self._at)
         return tuple(streams), LateTexts(partial(self._texts, streams))
@@ -104,46 +104,30 @@ class SumTable(Mapping[StreamId, dict[str, Pair]]):
         }
 
 
-class LateTexts(dict[str, tuple[str, ...]]):
-    """Digits by part, made when anybody asks for any: sums are written while the next step runs.
-
-    Whatever reads a dict past its methods finds this one empty until then; the writer of bytes asks
-    for its keys first.
-    """
-
-    __slots__ = ("_make",)
+class LateTexts(Mapping[str, tuple[str, ...]]):
+    """Digits by part, made when anybody asks for any: sums are written while the next step runs."""
 
     def __init__(self, make: Callable[[], Texts]) -> None:
-        super().__init__()
-        self._make: Callable[[], Texts] | None = make
+        self._make = make
 
-    def made(self) -> None:
-        """Make what is not made."""
-        make, self._make = self._make, None
-        if make is not None:
-            self.update(make())
+    @cached_property
+    def _texts(self) -> Texts:
+        return self._make()
+
+    def __getitem__(self, part: str) -> tuple[str, ...]:
+        return self._texts[part]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        return repr(self._texts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-
-def _once_made(name: str) -> Callable[..., Any]:
-    method = getattr(dict, name)
-
-    def asked(*given: Any) -> Any:
-        for one in given:
-            if isinstance(one, LateTexts):
-                one.made()
-        return method(*given)
-
-    return asked
-
-
-for _name in (
-    "__contains__", "__eq__", "__getitem__", "__iter__", "__len__", "__ne__", "__or__", "__repr__",
-    "__reversed__", "__ror__", "copy", "get", "items", "keys", "values",
-):  # fmt: skip
-    setattr(LateTexts, _name, _once_made(_name))
+        return dict, (self._texts,)
 
 
 @lru_cache

@@ -25,8 +25,8 @@ def digests_of(rules: FamilyRules, reports: Sequence[Report]) -> Digests:
     """Rank 0's sums of replicated parts, sums over ranks of split ones, each rank's share."""
     lead = reports[0]
     if len(reports) == 1 and isinstance(lead.sums, SumTable) and lead.sums:
-        streams, parts = lead.sums.texts()
-        return known(Digests, streams=streams, parts=parts, ranks={})
+        streams, texts = lead.sums.texts()
+        return known(Digests, streams=streams, parts=texts, ranks={})
     streams = tuple(sorted(lead.sums))
     held = [[report.sums[stream] for report in reports] for stream in streams]
     named = [part for part in sorted(rules.parts) if any(part in each[0] for each in held)]

@@ -150,18 +150,20 @@ def _taken_out(
 
 
 def _in_order(record: Record, path: tuple[str, ...]) -> Record:
-    """The record with a map's keys ascending, so that equal records have equal bytes."""
+    """The record with a map as a dict of ascending keys, so that equal records have equal bytes."""
     value: Any = record
     for field in path:
         value = getattr(value, field)
-    return record if [*value] == sorted(value) else _put(record, path, dict(sorted(value.items())))
+    if type(value) is dict and [*value] == sorted(value):
+        return record
+    return _put(record, path, dict(sorted(value.items())))
 
 
 def _put(record: Record, path: tuple[str, ...], value: Any) -> Record:
     field, *rest = path
     if rest:
         value = _put(getattr(record, field), tuple(rest), value)
-    return record.model_copy(update={field: value})
+    return known(type(record), **(record.__dict__ | {field: value}))
 
 
 def _check_int64(value: Any, body: bytes) -> None:
@@ -206,7 +208,7 @@ class _MapFields(dict[type[Record], tuple[tuple[str, ...], ...]]):
     def _below(self, annotation: Any) -> tuple[tuple[str, ...], ...]:
         if isinstance(annotation, type) and issubclass(annotation, Record):
             return self[annotation]
-        return ((),) if get_origin(annotation) is dict else ()
+        return ((),) if get_origin(annotation) in (dict, Mapping) else ()
 
 
 class _References(dict[str, "re.Pattern[bytes]"]):

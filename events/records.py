@@ -1,5 +1,6 @@
 """What commands and facts are made of: frozen models of integers, strings and tuples."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -95,7 +96,7 @@ class Digests(Record):
     """
 
     streams: tuple[StreamId, ...] = ()
-    parts: dict[str, tuple[Sum, ...]] = {}
+    parts: Mapping[str, tuple[Sum, ...]] = {}
     ranks: dict[str, tuple[tuple[Sum, ...], ...]] = {}
 
     def of(self, stream: StreamId) -> dict[str, str]:

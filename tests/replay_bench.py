@@ -179,7 +179,7 @@ def other_sum(part: str, session_streams: Sequence[int] = ()) -> Edit:
             return fact
         sums = list(digests.parts[part])
         sums[named[0]] = turned(sums[named[0]])
-        parts = digests.parts | {part: tuple(sums)}
+        parts = {**digests.parts, part: tuple(sums)}
         return fact.model_copy(update={"digests": digests.model_copy(update={"parts": parts})})
 
     return change

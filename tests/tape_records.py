@@ -1,5 +1,6 @@
 """Commands and facts for the tests of the tape: strategies for every kind, and a short run."""
 
+from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -25,7 +26,7 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
         return SUM if parts[0] is str else of_type(parts[0])
     if origin is Literal:
         return st.just(parts[0])
-    if origin is dict:
+    if origin in (dict, Mapping):
         return st.dictionaries(TEXT, of_type(parts[1]), max_size=3)
     if origin is tuple and parts[-1] is Ellipsis:
         return st.lists(of_type(parts[0]), max_size=4).map(tuple)

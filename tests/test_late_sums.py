@@ -1,7 +1,7 @@
 """Sums that are made late: whoever asks finds what an early reader would, and bytes hold them."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -30,8 +30,7 @@ def late() -> LateTexts:
         lambda found: list(found.keys()), lambda found: list(found.values()), repr, dict, bool,
         lambda found: found == TEXTS, lambda found: found == late(), lambda found: found != TEXTS,
         lambda found: pickle.loads(pickle.dumps(found)), deepcopy,
-        lambda found: {**found}, lambda found: found | {"a": ()}, lambda found: {"a": ()} | found,
-        lambda found: found.copy(), lambda found: list(reversed(found)),
+        lambda found: {**found},
         lambda found: StreamSums(known(Digests, streams=STREAMS, parts=found, ranks={}), 1)["rows"],
     ],
 )  # fmt: skip
@@ -52,7 +51,7 @@ def test_texts_are_made_once() -> None:
 
 
 def test_a_fact_has_the_bytes_that_it_has_with_texts_made_early() -> None:
-    def closed(parts: dict[str, tuple[str, ...]]) -> StepClosed:
+    def closed(parts: Mapping[str, tuple[str, ...]]) -> StepClosed:
         digests = known(Digests, streams=STREAMS, parts=parts, ranks={})
         return StepClosed(step=3, digests=digests, book="", flagged=())
 
