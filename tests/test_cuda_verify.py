@@ -46,6 +46,17 @@ def test_every_map_of_a_llama_has_a_check_of_its_groups() -> None:
     assert checks_of(program, verify=False) is NO_CHECKS
 
 
+def test_a_rank_without_a_share_of_a_map_has_no_check_of_it() -> None:
+    """Where its matrix would begin, the next one does."""
+    for rank, first in ((0, "self_attn.q_proj"), (1, "self_attn.o_proj")):
+        program = Recorder(Llama(SMALLEST), 2, rank, 4, 1, checks=False).program()
+        checks = checks_of(program)
+        own = [one for one in program.matrices if one.columns]
+        assert [one.matrix for one in checks.by_matrix.values()] == own
+        assert checks.names[0].startswith(f"model.layers.0.{first}.weight")
+        assert len(checks.names) == len(own)
+
+
 @pytest.mark.parametrize("world", [1, 3])
 def test_every_matrix_of_a_glm_is_checked_and_experts_share_a_word(world: int) -> None:
     family = Glm(tiny_glm().config, Choices(16, 16, 2))

@@ -15,13 +15,14 @@ from kvtape.core.outcome import Parting
 from kvtape.core.state import FLAT, State
 from kvtape.events.commands import AnyCommand, Cancel, Close, PartingFound
 from kvtape.events.errors import TapeError
-from kvtape.events.facts import RequestFinished
+from kvtape.events.facts import RequestFinished, RunClosed
 from kvtape.events.ids import RequestId
+from kvtape.events.lock import being_written
 from kvtape.events.reader import Tape
 from kvtape.events.records import FamilyRules
 from kvtape.events.tape import TapeWriter
 from kvtape.events.verify import verify
-from kvtape.replay import live
+from kvtape.replay import ending, live
 from kvtape.replay.ending import ERROR_CHARS, close_failed, words_of
 from kvtape.replay.live import LiveSource
 from kvtape.replay.loop import Run
@@ -134,12 +135,63 @@ def test_a_machine_that_cannot_decide_closes_its_tape_over_its_streams(
     assert run_replay(path, ReplayOptions(), devices_for(1)) == 0
 
 
-def test_a_run_that_is_closed_over_its_streams_by_no_failure_is_found(tmp_path: Path) -> None:
+def broken_off(path: Path) -> tuple[Rig, TapeWriter]:
+    """A run of one stream that is seated, and its tape so far."""
     rig = Rig(opened_with(fake_rules()))
-    writer = TapeWriter.create(tmp_path / "run.tape", rig.opened)
-    writer.append(1, (), rig.step(arrive("one", TEXT, 4)))
+    writer = TapeWriter.create(path, rig.opened)
+    rig.step(arrive("one", TEXT, 4))
+    writer.append(1, rig.commands[0], rig.steps[0])
+    return rig, writer
+
+
+def test_a_run_that_is_closed_over_its_streams_by_no_failure_is_found(tmp_path: Path) -> None:
+    _, writer = broken_off(tmp_path / "run.tape")
     writer.close("closed")
     assert run_audit(tmp_path / "run.tape") == 1
+
+
+def test_a_failure_that_was_decided_and_left_its_streams_is_found(tmp_path: Path) -> None:
+    _, writer = broken_off(tmp_path / "run.tape")
+    closed = RunClosed(reason="failed", steps=1, error="gone")
+    writer.append(2, (Close(reason="failed", error="gone"),), (closed,))
+    writer.close()
+    assert run_audit(tmp_path / "run.tape") == 1
+
+
+def test_a_run_that_ended_before_its_tape_could_be_sealed_keeps_its_own_end(tmp_path: Path) -> None:
+    """Sealing failed, and works the second time."""
+    path = tmp_path / "run.tape"
+    rig, writer = broken_off(path)
+    rig.step(Close(reason="told to stop"))
+    writer.append(2, rig.commands[1], rig.steps[1])
+    nobody: Any = None
+    recorder = TapeRecorder(writer, stop_on_error=True)
+    run = Run(rig.state, decide, nobody, nobody, nobody, recorder, nobody, step=2)
+    close_failed(run, recorder, TapeError("others read the tape"))
+    with Tape.open(path) as tape:
+        assert tape.closed is not None
+        assert (tape.closed.reason, tape.closed.error) == ("told to stop", "")
+    assert verify(path) == [] and run_audit(path) == 0
+
+
+def test_a_tape_whose_end_cannot_be_decided_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.tape"
+    rig, writer = broken_off(path)
+    nobody: Any = None
+    recorder = TapeRecorder(writer, stop_on_error=True)
+    run = Run(rig.state, decide, nobody, nobody, nobody, recorder, nobody, step=1)
+
+    def broken(*given: Any) -> Any:
+        raise AssertionError("a bit fell out")
+
+    monkeypatch.setattr(ending, "decide", broken)
+    assert being_written(path)
+    close_failed(run, recorder, LOST)
+    assert not being_written(path)
+    with Tape.open(path) as tape:
+        assert tape.closed is None
 
 
 def test_bytes_kept_for_a_finding_that_never_came_are_not_on_the_tape(
