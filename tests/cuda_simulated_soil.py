@@ -23,7 +23,7 @@ SPANS = {
     "floats": [Span(0, 3), Span(50, 5, SAMPLED), Span(100, 4, DRAFTING), Span(150, 20, most=2)],
     "z": [Span(0, 6, SAMPLED)],
 }
-STEPS: list[Counts] = [(4, 2, 1), (1, 0, 0), (4, 2, 1), (8, 4, 3), (1, 0, 0), (1, 1, 1), (4, 2, 1)]
+STEPS: list[Counts] = [(4, 2, 1), (1, 0, 0), (4, 2, 1), (8, 3, 4), (1, 0, 0), (1, 1, 1), (4, 2, 1)]
 
 
 class CountingCard(SimulatedCard):
