@@ -100,10 +100,10 @@ def test_a_book_alone_has_no_products(capsys: pytest.CaptureFixture[str]) -> Non
 # --- on the simulated one ------------------------------------------------------------------------
 
 
-def simulated(family: str) -> list[Any]:
+def simulated(family: str, script: str = "cuda_simulated_verify.py") -> list[Any]:
     """What the CPU said, what the simulated device did, and what that said of turned bits."""
     environment = dict(os.environ, NUMBA_ENABLE_CUDASIM="1")
-    command = [sys.executable, str(HERE / "cuda_simulated_verify.py"), family]
+    command = [sys.executable, str(HERE / script), family]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -112,6 +112,15 @@ def simulated(family: str) -> list[Any]:
 def named(said: str, name: str) -> bool:
     """Whether that is what a device says of a matrix whose product was wrong."""
     return said.startswith(f"WrongProduct: rank 0: its GPU gave a wrong product in step 0: {name}")
+
+
+@pytest.mark.parametrize(("family", "maps"), [("llama", 18), ("glm", 92)])
+def test_every_launch_that_can_check_itself_does_so_where_that_is_asked(
+    family: str, maps: int
+) -> None:
+    """Over inputs of whole tiles and others; maps: launches, more where a program has more."""
+    told = simulated(family, "cuda_simulated_launches.py")
+    assert told == [[maps, maps, []], [maps, 0, []]] * 2
 
 
 def test_a_simulated_llama_finds_each_turned_bit_and_else_changes_nothing() -> None:
