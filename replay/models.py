@@ -56,11 +56,12 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
 
     Raises BadOption, ModelError, UnsupportedShape; where a plan is refused, no weight was read.
     """
-    plan = planned(name, options)
     if why := _no_way(options.device, options.gather, verify=options.verify):
         raise BadOption(why)
-    if name in FAKES:
+    if name in FAKES:  # before the plan, which asks a GPU for its memory
         _refuse_fake_cards(name, options.device)
+    plan = planned(name, options)
+    if name in FAKES:
         warm(use_cache(), say)
         return _load_fake(name, options, plan)
     checkpoint = find_model(name)

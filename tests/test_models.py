@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from kvtape.core.families.fake import fake_rules
 from kvtape.devices.weights.checkpoint import ModelNotFound
 from kvtape.events.reader import Tape
 from kvtape.events.tape import TapeWriter
-from kvtape.replay.models import devices_for
+from kvtape.replay.models import devices_for, load
+from kvtape.replay.opening import BadOption, RunOptions
 from kvtape.replay.recording import Recording
 from kvtape.replay.verdict import Refused
 
@@ -41,6 +43,23 @@ def test_a_replay_takes_no_word_about_gpus_that_it_would_not_keep(
     opened = opened_with(fake_rules(), model="smollm2", family=family)
     with pytest.raises(Refused, match=why):
         devices_for(1, device, gather, verify=verify)("smollm2")(opened)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        ("fake", {"device": "cuda"}, "--device cuda: fake has no weights"),
+        ("fake-pages", {"device": "cuda", "verify": True}, "--device cuda: fake-pages has no"),
+        ("fake", {"verify": True, "context": 2**40}, "--verify is for --device cuda"),
+        ("fake", {"gather": "links", "context": 2**40}, "--gather links is for --device cuda"),
+    ],
+)
+def test_a_server_says_first_what_no_plan_could_mend(
+    model: str, options: dict[str, Any], why: str
+) -> None:
+    """A machine without a GPU is not told to install what the model could not use."""
+    with pytest.raises(BadOption, match=why):
+        load(model, RunOptions(**options), lambda line: None, lambda done, total: None)
 
 
 def test_what_compiles_kernels_for_a_gpu_elsewhere_says_what_it_needs() -> None:
