@@ -24,7 +24,8 @@ from .test_plan_here import GLM, LLAMA, machine
 
 HERE = Path(__file__).parent
 CASES = 40
-PADDED = 100 * 256  # bytes that arrays are apart, all together, at most
+LINE = 256  # bytes to which arrays are aligned
+PADDED = 100 * LINE  # bytes that arrays are apart, all together, at most
 
 
 @pytest.fixture(scope="module", params=[LLAMA, GLM])
@@ -66,6 +67,20 @@ def test_what_is_not_there_is_refused_with_numbers(planned: list[dict[str, Any]]
         assert "MiB" in said or "KiB" in said, said
         assert "--context" in said or "--parallel" in said, said
     assert any("buffers of" in said and "--prompt-rows" in said for said in refused)
+
+
+@pytest.mark.parametrize("model", [LLAMA, GLM])
+def test_what_ranks_gather_in_is_counted(model: str) -> None:
+    """By the way that takes the most; each array may be padded anew once it has pages."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "cuda_simulated_gathers.py"), model],
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == 2
+    for counted, allocated, lines in told:
+        assert abs(counted - allocated - lines) < 2 * LINE
 
 
 def test_a_cpu_has_no_buffers_in_its_plan() -> None:

@@ -26,7 +26,8 @@ def held_bytes(family: Family, settings: DeviceSettings, world: int, *, wide_tab
         assert isinstance(family, Llama), family
         shapes, sizes = _llama(family, settings, world)
     gathers = F32 * sizes.own * (1 + world) if world > 1 else 0
-    return size_of(shapes) + LINE * len(shapes) + gathers
+    padding = LINE * len(shapes)  # of arrays that are to have pages or states as well
+    return size_of(shapes) + padding + gathers
 
 
 def _llama(family: Llama, settings: DeviceSettings, world: int) -> tuple[dict[str, Shape], Sizes]:
