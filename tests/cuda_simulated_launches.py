@@ -1,8 +1,8 @@
 """Run as a process: what the launches of a step are given to check, on numba's simulator of a GPU.
 
 Nothing is launched. Prints a line of JSON a device: how many launches could check themselves, how
-many do, and the names of the matrices that none of them checks. The simulator is chosen by the
-environment.
+many do, and the names of the matrices that none of them checks; or, asked for poison, a line a
+bucket: the layers that are looked at. The simulator is chosen by the environment.
 """
 
 import inspect
@@ -17,6 +17,7 @@ from typing import Any, cast
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
+from kvtape.core.kernels.cuda.poisoned import note_poisoned
 from kvtape.devices.weights.checkpoint import Checkpoint
 from kvtape.devices.weights.glm_dir import GlmCheckpoint
 from kvtape.tests.cuda_glm_rig import GlmEagerRig
@@ -74,10 +75,24 @@ def glm(hidden: int) -> None:
         say(lambda verify: GlmEagerRig(verify=verify, drafts=1, **small))
 
 
-def main(family: str) -> None:
-    """Both numbers of inputs."""
+def looks() -> None:
+    """By bucket of the layers' rows, the layers whose pages a llama's launches look at."""
+    checkpoint = cast(Checkpoint, RandomLlama(SMALLEST | {"num_hidden_layers": 3}))
+    with EagerRig(checkpoint, poison="a", **SMALL) as rig:
+        device = rig.device
+        for rows in ROWS:
+            launched = [one for one in device.near.lowered(rows) if isinstance(one, partial)]
+            found = [one.args[-2] for one in launched if one.func is note_poisoned]
+            print(json.dumps(found), flush=True)  # noqa: T201
+
+
+def main(what: str) -> None:
+    """A family with both numbers of inputs, or who looks for poison."""
+    if what == "poison":
+        looks()
+        return
     for hidden in HIDDEN:
-        {"llama": llama, "glm": glm}[family](hidden)
+        {"llama": llama, "glm": glm}[what](hidden)
 
 
 if __name__ == "__main__":

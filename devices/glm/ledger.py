@@ -145,7 +145,7 @@ class GlmLedger:
         self.held[slots] += added
         late.after = self.held[slots]
 
-    def _after(self, late: "Counted") -> Sums:
+    def _after(self, late: Counted) -> Sums:
         """The sums [runs, parts, 2] after a step."""
         if late.after is None:
             self.settle()
