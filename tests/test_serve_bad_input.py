@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +19,6 @@ from kvtape.devices.weights import find
 from kvtape.events.reader import Tape
 from kvtape.events.tape import TapeWriter
 from kvtape.replay import serve as command
-from kvtape.replay import signals
 from kvtape.replay.opening import BadOption
 from kvtape.replay.run_diff import run_audit
 from kvtape.replay.serve import poison_of
@@ -356,32 +353,3 @@ def test_a_signal_while_it_loads_ends_it_at_once(
     assert serve("fake", "--trace", tmp_path / "run.tape").exit_code == 0
     assert signal.getsignal(number) is before
     assert not (tmp_path / "run.tape").exists()
-
-
-STUCK = """
-import os, signal, sys, threading
-from kvtape.__main__ import app
-from kvtape.replay import loading, signals
-
-def load(*_):
-    worker = threading.Thread(target=threading.Event().wait)
-    worker.start()
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        worker.join()
-    finally:
-        worker.join()  # as a pool does, whose thread waits for a lock that nobody lets go of
-
-loading.load, signals.GRACE_SECONDS = load, 0.5
-sys.argv = ["kvtape", "serve", "fake", "--port", "0"]
-app()
-"""
-
-
-def test_a_load_whose_threads_do_not_end_holds_nobody_up() -> None:
-    """A signal can come between a lock and the promise to let go of it, or be swallowed."""
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == signals.LEFT.decode()

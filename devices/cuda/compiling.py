@@ -4,6 +4,7 @@ What it takes of numba's insides is here and nowhere else.
 """
 
 import multiprocessing
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +115,12 @@ def side_by_side(
 
 
 def _take_turns(do: Callable[[Any], None], items: Sequence[Any], turn: Any) -> None:
-    """A process's work: the next item that nobody has taken, until there is none."""
+    """A process's work: the next item that nobody has taken, until there is none.
+
+    Signals are for the one it was forked from, which ends it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while True:
         with turn.get_lock():
             index, turn.value = turn.value, turn.value + 1
