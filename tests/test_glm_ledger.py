@@ -106,3 +106,12 @@ def test_a_stream_that_takes_the_place_of_one_just_counted_starts_from_nothing()
     assert all(pair == (0, 0) for pair in late.sums(StreamId(9)).values())
     late.leased((8 * int(gone),))
     assert not late.pages["rows"][8 * int(gone)].any(), "what was counted before is not on it"
+
+
+def test_a_page_that_is_leased_anew_holds_nothing_of_what_was_just_counted() -> None:
+    late = ledger()
+    (step,) = steps(np.random.default_rng(1), 1)
+    late.add(*step)
+    page = int(step.batch.rows.pages[0])
+    late.leased((page,))
+    assert not late.pages["rows"][page].any()
