@@ -73,7 +73,7 @@ def test_what_is_not_there_is_refused_with_numbers(planned: list[dict[str, Any]]
 def test_what_ranks_gather_in_is_counted(model: str) -> None:
     """By the way that takes the most; each array may be padded anew once it has pages."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "cuda_simulated_gathers.py"), model],
+        [sys.executable, str(HERE / "cuda_simulated_held.py"), model],
         env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
