@@ -44,7 +44,7 @@ Fixed = Annotated[
     str, typer.Option(help="what a stream keeps beside its rows: 180MiB; by default our own")
 ]
 Verify = Annotated[
-    bool, typer.Option("--verify", help="every product is looked at in every step, on a GPU alone")
+    bool, typer.Option("--verify", help="exact checksums of all linear maps, each step; GPUs alone")
 ]
 WhatFits = Annotated[
     bool, typer.Option("--what-fits", help="the largest values and the flags that would do")

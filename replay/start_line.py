@@ -53,7 +53,7 @@ def _buffers_line(opened: RunOpened) -> str:
 def _checked_line(opened: RunOpened) -> str:
     """Whether products are looked at, and what that takes."""
     held = opened.plan.get("check_bytes", 0)
-    return f"; every product checked, by checksums of {size(held)} a rank" if held else ""
+    return f"; linear maps checked, by checksums of {size(held)} a rank" if held else ""
 
 
 def kept_line(opened: RunOpened) -> str:

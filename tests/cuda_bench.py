@@ -35,6 +35,16 @@ Launch = Callable[[Any], None]
 Line = tuple[str, float, float]  # what, microseconds, bytes of its floor
 
 
+def dealt(rng: np.random.Generator, rows: int, many: int, chosen: int) -> tuple[Any, Any, Any]:
+    """Busy experts, slots in their order, and where each begins: rows that go to random experts."""
+    ids = np.concatenate([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)])
+    order = DEVICE(np.argsort(ids, kind="stable"))
+    starts = DEVICE(np.searchsorted(np.sort(ids), np.arange(many + 1)))
+    busy = DEVICE(np.zeros(min(many, rows * chosen), np.int64))
+    experts.list_busy(0, starts, busy)
+    return busy, order, starts
+
+
 def timed(launches: list[Launch]) -> float:
     """Microseconds a launch."""
     stream = cp.cuda.Stream(non_blocking=True)
@@ -149,13 +159,8 @@ def routed() -> Iterator[Line]:
         x, ex, h = words(rows, wide), exponents(rows), room(slots * inner)
         hq, he, parts = words(slots, inner), exponents(slots), room(slots * wide)
         for _ in range(6):
-            ids = np.concatenate([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)])
-            order = DEVICE(np.argsort(ids, kind="stable"))
-            starts = DEVICE(np.searchsorted(np.sort(ids), np.arange(many + 1)))
-            busy = DEVICE(np.zeros(min(many, slots), np.int64))
-            experts.list_busy(0, starts, busy)
-            busy_all += len(np.unique(ids))
-            to: Any = (busy, order, starts)
+            to = dealt(rng, rows, many, chosen)
+            busy_all += int((to[0].copy_to_host() >= 0).sum())
             rest = (chosen, inner // 16, FLOAT(10), h, inner, 0)
             ups.append(call(experts.expert_up, x, ex, *up, wide // 2, *to, *rest))
             back = (wide // 16, parts, wide, 0)

@@ -19,6 +19,7 @@ from kvtape.tests.cuda_bench import (
     FLOAT,
     SETS_BYTES,
     call,
+    dealt,
     exponents,
     packed,
     room,
@@ -80,14 +81,7 @@ def routed(rows: int) -> Iterator[Line]:
     """288 experts of 4096 by 2048, of which every row goes to eight; up, and back."""
     many, inner, wide, chosen, rng = 288, 2048, 4096, 8, np.random.default_rng(2)
     slots = rows * chosen
-    lists: list[Any] = []
-    for _ in range(6):
-        ids = np.concatenate([np.sort(rng.permutation(many)[:chosen]) for _ in range(rows)])
-        order = DEVICE(np.argsort(ids, kind="stable"))
-        starts = DEVICE(np.searchsorted(np.sort(ids), np.arange(many + 1)))
-        busy = DEVICE(np.zeros(min(many, slots), np.int64))
-        experts.list_busy(0, starts, busy)
-        lists.append((busy, order, starts))
+    lists = [dealt(rng, rows, many, chosen) for _ in range(6)]
     w, ew = packed(planes_size(2 * inner * many, wide)), exponents(2 * inner * many)
     up = (words(rows, wide), exponents(rows), w, ew, wide // 2)
     check, to = packed(planes_size(32 * many, wide)), room(slots * wide)

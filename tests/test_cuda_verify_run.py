@@ -83,7 +83,7 @@ def ends_where_it_turns(scene: Scene, at: Path, patch: pytest.MonkeyPatch) -> Se
     """Nothing that came of the wrong product was told; what stands on the tape is right."""
     server, seen = run(scene, at, patch, "--verify")
     said = server.said()
-    assert "every product checked, by checksums of" in said
+    assert "linear maps checked, by checksums of" in said
     assert re.search(rf"its GPU gave a wrong product in step \d+: {re.escape(TENSOR)}; keep", said)
     for one in seen:
         assert one.error is not None and not one.whole, one

@@ -336,7 +336,7 @@ def test_a_start_that_checks_products_says_so(no_weights: None) -> None:
     assert "check" not in start_line(plain) and "check_bytes" not in plain.plan
     plan = {**plain.plan, "check_bytes": 3 << 20}
     line = start_line(plain.model_copy(update={"plan": plan}))
-    assert line.endswith("; every product checked, by checksums of 3.00 MiB a rank")
+    assert line.endswith("; linear maps checked, by checksums of 3.00 MiB a rank")
 
 
 def test_a_promise_that_does_not_hold_is_said_at_start(flash: str) -> None:
