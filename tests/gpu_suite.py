@@ -52,6 +52,7 @@ PARTS = (
     Part("Start", module("gpu_start"), timed=True),
     Part("Decode", module("gpu_decode"), timed=True),
     Part("Kernels", module("cuda_bench"), timed=True),
+    Part("Checked maps", module("cuda_bench_checked"), timed=True),
     Part("Mixers", module("cuda_bench_mixers"), timed=True),
     Part("Real widths", module("cuda_real", "own", "engine", "peers"), 900, timed=True),
     Part("Windows of a million rows", module("cuda_window"), 600, timed=True),
