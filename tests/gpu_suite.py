@@ -42,7 +42,9 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
     return ("-m", f"kvtape.tests.{name}", *arguments)
 
 
-TESTS = ("-m", "pytest", "-q", "-m", "gpu", "--no-header", "-k", "not bits_of_its_meaning")
+OF_OTHER_PARTS = ("bits_of_its_meaning", "that_share_it", "with_a_gpu_each", "at_real_sizes")
+HERE = " and ".join(f"not {name}" for name in OF_OTHER_PARTS)
+TESTS = ("-m", "pytest", "-q", "-m", "gpu", "--no-header", "-k", HERE)
 PARTS = (
     Part("Contract", module("gpu_contract"), lines=12),
     Part("Tests", (*TESTS, *(str(one) for one in sorted(ROOT.glob("tests/test_cuda_*.py")))), 600),
