@@ -14,11 +14,12 @@ PRODUCTS = 4  # 8-bit products of a 16-bit one
 class Step:
     """What floors depend on beside a launch's arguments.
 
-    rows: of the step; busy: experts that have slots; slots: of all; pools, seen: what each row
-    scores and attends, on average; latents: rows of latents that the step reads, each once.
+    rows, runs: of the step; busy: experts that have slots; slots: of all; pools, seen: what each
+    row scores and attends, on average; latents: rows of latents that the step reads, each once.
     """
 
     rows: int
+    runs: int
     busy: float
     slots: int
     pools: float
@@ -104,16 +105,14 @@ def _down(a: tuple[Any, ...], step: Step) -> Work:
 
 def _recurrence(a: tuple[Any, ...], step: Step) -> Work:
     """States there and back, q, k, a, v and o; four operations of 32 bits a key and value."""
-    states, runs, wide = a[5], a[6], a[0].shape[1]
+    states, wide = a[5], a[0].shape[1]
     heads, width = states.shape[2], states.shape[3]
-    busy = min(runs.shape[0], step.rows)
-    return Work(2 * busy * heads * width * width * 4 + 5 * step.rows * wide * 4)
+    return Work(2 * step.runs * heads * width * width * 4 + 5 * step.rows * wide * 4)
 
 
 def _conv(a: tuple[Any, ...], step: Step) -> Work:
     wide, taps = a[2].shape
-    runs = min(a[4].shape[0], step.rows)
-    return Work(2 * step.rows * wide * 4 + wide * taps * 4 + 2 * runs * wide * taps * 4)
+    return Work(2 * step.rows * wide * 4 + wide * taps * 4 + 2 * step.runs * wide * taps * 4)
 
 
 def _select(a: tuple[Any, ...], step: Step) -> Work:
@@ -134,7 +133,7 @@ def _attend(a: tuple[Any, ...], step: Step) -> Work:
 
 
 def _streams(a: tuple[Any, ...], step: Step) -> Work:
-    """hc_write reads the streams and writes them."""
+    """Streams are read and written."""
     return Work(rows_bytes(a, step.rows) + a[0].nbytes)
 
 
@@ -149,4 +148,5 @@ RULES: dict[str, Callable[[tuple[Any, ...], Step], Work]] = {
     "select_rows": _select,
     "attend_split": _attend,
     "hc_write": _streams,
+    "mix_streams": _streams,
 }

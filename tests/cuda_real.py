@@ -130,6 +130,7 @@ def step_of(rig: RealRig, rows: int, position: int, *, prompt: bool) -> Step:
     seen = np.minimum(pools, s.pools) * s.kpool + (at + 1) % s.kpool
     return Step(
         rows=rows,
+        runs=1 if prompt else rows,
         busy=float(len(np.unique(experts))),
         slots=rows * s.experts_per_token,
         pools=float(pools.mean()),

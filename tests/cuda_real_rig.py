@@ -157,9 +157,9 @@ class RealRig:
         return next(one for one in self.lowering.segments() if one.set is rows)
 
     def of_layers(self, rows: int, *, verify: bool = False) -> list[list[Launch]]:
-        """Launches of each op of the layers."""
+        """Launches of each op of the layers, or of two that are one."""
         lowering = self.lowered_for(self.settings) if verify else self.lowering
-        return [lowering.lowered(words, Rows.ALL, rows) for words in self.layers]
+        return list(lowering.together(self.layers, Rows.ALL, rows))
 
     def embedding(self, rows: int) -> list[Launch]:
         """Launches of the embedding."""

@@ -1,5 +1,7 @@
 """Looking for poison among the rows that a query reads."""
 
+from itertools import product
+
 import numpy as np
 from numba.extending import register_jitable
 
@@ -87,7 +89,7 @@ def first_poisoned(keys, key_exponents, values, value_exponents, table, first, l
 
 
 def poisoned_cases(rng):
-    """Sound rows, with a poisoned value or exponent here and there."""
+    """Sound rows, with a poisoned value or exponent here and there; the others often unwritten."""
     for kv_heads, _, page_rows, width in SHAPES:
         arenas = random_arenas(rng, 2, 5, kv_heads, page_rows, width)
         for data, exponents in (arenas[:2], arenas[2:]):
@@ -95,7 +97,21 @@ def poisoned_cases(rng):
                 data.flat[rng.integers(0, data.size)] = rng.choice([-0x8000, -0x7F80])
                 exponents.flat[rng.integers(0, exponents.size)] = rng.choice([-128, 127])
         first, last = (int(n) for n in np.sort(rng.integers(0, 5 * page_rows + 1, 2)))
-        yield *arenas, rng.permutation(5).astype(np.int32), first, last, int(rng.integers(0, 2))
+        table, layer = rng.permutation(5).astype(np.int32), int(rng.integers(0, 2))
+        if rng.integers(0, 2):
+            unwritten = (*range(first), *range(last, 5 * page_rows))
+            _poison_rows(arenas, table, layer, unwritten)
+        yield *arenas, table, first, last, layer
+
+
+def _poison_rows(arenas, table, layer, positions):
+    keys, key_exponents, values, value_exponents = arenas
+    page_rows = key_exponents.shape[3]
+    for position, head in product(positions, range(keys.shape[2])):
+        page, row = table[position // page_rows], position % page_rows
+        for side, data in enumerate((keys, values)):
+            row_view(data, page_rows, layer, page, head, row, side)[:] = -0x8000
+        key_exponents[layer, page, head, row] = value_exponents[layer, page, head, row] = -128
 
 
 register(

@@ -3,7 +3,7 @@
 The program is the CPU's; what its ops mean is said in core/kernels/glm_*.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -72,13 +72,21 @@ class GlmLowering:
     def launches(self, segment: Segment, rows: int) -> list[Launch]:
         """A segment's launches for a bucket of rows."""
         found: list[Launch] = self.gather.compare() if segment.first else []
-        at, ops = 0, segment.ops
-        while at < len(ops):
-            here = self._here(ops[at], segment.set, rows)
-            both = paired(here, self.program.ones, *ops[at : at + 2]) if at + 1 < len(ops) else []
-            found += both or self.lowered(ops[at], segment.set, rows)
-            at += 2 if both else 1
+        for one in self.together(segment.ops, segment.set, rows):
+            found += one
         return found
+
+    def together(
+        self, ops: Sequence[tuple[int, ...]], rows_of: Rows, rows: int
+    ) -> Iterator[list[Launch]]:
+        """Each op's launches, or those that do it and the next one."""
+        at = 0
+        while at < len(ops):
+            here, both = self._here(ops[at], rows_of, rows), list[Launch]()
+            if at + 1 < len(ops):
+                both = paired(here, self.program.ones, *ops[at : at + 2])
+            yield both or self.lowered(ops[at], rows_of, rows)
+            at += 2 if both else 1
 
     def lowered(self, words: tuple[int, ...], rows_of: Rows, rows: int) -> list[Launch]:
         """One op's launches."""

@@ -19,6 +19,7 @@ from .tensor import copies_done, copies_end, copy_one, put_two, two_of
 i64 = np.int64
 CHAINS = 4
 THREADS = 128
+STEP = threads(THREADS)  # that a block has here
 VALUES = THREADS // 2  # of a head, of a block of threads
 AHEAD = 8  # rows that are copied together while others are computed
 
@@ -72,6 +73,26 @@ def chain_loops(width):
 
 
 @cache
+def state_movers(width):
+    """(bring, keep) of one chain's states of two values, which stand in memory from `at` on."""
+    keys, apart = width // CHAINS, CHAINS * width
+
+    @device
+    def bring(s, t, states, at, begun):
+        for i in range(keys):
+            s[i], t[i] = ZERO, ZERO
+            if begun:
+                s[i], t[i] = two_of(states, at + apart * i)
+
+    @device
+    def keep(s, t, states, at):
+        for i in range(keys):
+            put_two(states, at + apart * i, s[i], t[i])
+
+    return bring, keep
+
+
+@cache
 def row_fetcher(width):
     """The part that starts copies of some rows of a head into one side of shared memory.
 
@@ -80,9 +101,8 @@ def row_fetcher(width):
     line, record, whole = width // CHAINS + 4, record_of(width), 3 * CHAINS * (width // CHAINS + 4)
 
     @device
-    def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head):
-        me, step = cuda.threadIdx.x, cuda.blockDim.x
-        value0, values = cuda.blockIdx.y * (step >> 1), step >> 1
+    def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head, value0):
+        me, values = cuda.threadIdx.x, STEP >> 1
         source = (row0 + start) * heads * width + head * width
         value = (row0 + start) * stride + (2 * heads + head) * width + value0 + me
         share = (row0 + start) * heads + head
@@ -94,7 +114,7 @@ def row_fetcher(width):
                 copy_one(staged, at, a, source + c)
                 copy_one(staged, at + CHAINS * line, k, source + c)
                 copy_one(staged, at + 2 * CHAINS * line, q, source + c)
-                c += step
+                c += STEP
             if me < values and value0 + me < width:
                 copy_one(staged, to + whole + me, qkv, value)
             if me == values:
@@ -111,31 +131,40 @@ def record_of(width):
     return 3 * CHAINS * (width // CHAINS + 4) + VALUES + 4
 
 
+def shares_of(width):
+    """Blocks of an item, a head of a run, one behind another.
+
+    Those of runs without rows, many in a prompt step, so come behind all others, which then are
+    spread over the chip.
+    """
+    return -(-width * CHAINS // (2 * STEP))
+
+
 @cache
 def recurrence_kernel(width):
     """The recurrence for heads of so many keys and values."""
     keys, (recall, write), fetch = width // CHAINS, chain_loops(width), row_fetcher(width)
+    bring, keep = state_movers(width)
     line, record = keys + 4, record_of(width)  # four chains read 16 bytes each, of their own banks
     room, whole = 2 * AHEAD * record_of(width), 3 * CHAINS * (width // CHAINS + 4)
+    shares = shares_of(width)
 
     def kda_rows_block(q, k, qkv, stride, a, beta, states, slots, heads, runs, o, first):
-        """Item first + blockIdx.x; the values of blockIdx.y, two a lane. All but runs are flat."""
+        """Values of item first + blockIdx.x // shares, two a lane. All but runs are flat."""
         staged = cuda.shared.array(room, types.float32)
-        me, item = cuda.threadIdx.x, first + cuda.blockIdx.x
-        run, head, value0 = item // heads, item % heads, cuda.blockIdx.y * (cuda.blockDim.x >> 1)
+        me, item = cuda.threadIdx.x, first + cuda.blockIdx.x // shares
+        run, head = item // heads, item % heads
+        value0 = cuda.blockIdx.x % shares * (STEP >> 1)
         value, chain = value0 + (me >> 2) * 2, me & 3
         column = min(value, width - 2)
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
         if rows <= 0:
             return
-        fetch(staged, 0, 0, rows, q, k, qkv, stride, a, beta, row0, heads, head)
+        fetch(staged, 0, 0, rows, q, k, qkv, stride, a, beta, row0, heads, head, value0)
         s, t = cuda.local.array(keys, types.float32), cuda.local.array(keys, types.float32)
         slot = (position0 + slots - 1) % slots
         kept = ((lane * slots + slot) * heads + head) * width * width + chain * width + column
-        for i in range(keys):
-            s[i], t[i] = ZERO, ZERO
-            if position0 > 0:
-                s[i], t[i] = two_of(states, kept + CHAINS * width * i)
+        bring(s, t, states, kept, position0 > 0)
         row, side, first_slot = i64(0), 0, (position0 + max(rows - slots, 0)) % slots
         while row < rows:
             if row & (AHEAD - 1) == 0:
@@ -144,7 +173,7 @@ def recurrence_kernel(width):
                 side = (row // AHEAD) & 1
                 fetch(
                     staged, 1 - side, row + AHEAD, rows, q, k, qkv, stride, a, beta, row0, heads,
-                    head,
+                    head, value0,
                 )  # fmt: skip
             at = (side * AHEAD + (row & (AHEAD - 1))) * record
             on_a, on_v = at + chain * line, at + whole
@@ -164,8 +193,7 @@ def recurrence_kernel(width):
                 slot = first_slot + row - max(rows - slots, 0)
                 slot = slot - slots if slot >= slots else slot
                 kept = ((lane * slots + slot) * heads + head) * width * width + chain * width
-                for i in range(keys):
-                    put_two(states, kept + CHAINS * width * i + column, s[i], t[i])
+                keep(s, t, states, kept + column)
             row += 1
 
     kda_rows_block.__name__ += f"_{width}"
@@ -176,11 +204,9 @@ def kda_rows(stream, q, k, qkv, a, beta, states, runs, o, first, last):
     """As the CPU's kda_rows, without its work space."""
     slots, heads, width = states.shape[1:4]
     if last > first:
-        block = threads(THREADS)
-        grid = (last - first, -(-width * CHAINS // (2 * block)))
         q, k, flat, a, beta, kept, out = (
             one.reshape(one.size) for one in (q, k, qkv, a, beta, states, o)
         )
-        recurrence_kernel(width)[grid, block, stream](
+        recurrence_kernel(width)[(last - first) * shares_of(width), STEP, stream](
             q, k, flat, qkv.shape[1], a, beta, kept, slots, heads, runs, out, first
         )

@@ -17,7 +17,7 @@ i16, i32, i64 = np.int16, np.int32, np.int64
 THREADS = threads(128)
 BLOCKS = 4 if SIMULATED else 16  # of a run and a layer
 BLOCK = 16  # rows or columns that stand together in a page
-AT_ONCE = 4  # words of a lane
+CHUNK = 4 * WARP  # words that a warp looks at together; parts of a page are multiples of it
 NONE = (1 << 63) - 1
 
 
@@ -44,20 +44,37 @@ def least_row(both, word, side, low, high, width, page_rows):
 
 
 @device
+def words_of_rows(side, low, high, width, page_rows):
+    """(parts of a page, words of one, first and last word of a part) of the rows [low, high).
+
+    Rows behind them have not been written yet: they are poison, and nobody's finding.
+    """
+    if side == KEYS:
+        block = width // 2 * BLOCK
+        parts, first, last = i64(1), low // BLOCK * block, (high + BLOCK - 1) // BLOCK * block
+    else:
+        parts, first, last = width // BLOCK, low // 2 * BLOCK, (high + 1) // 2 * BLOCK
+    return parts, page_rows * width // 2 // parts, first // CHUNK * CHUNK, last
+
+
+@device
 def first_unsound(words, exponents, layer, page, head, side, low, high, width):
-    """A lane's part of a page of a head: its first row in [low, high) with poison, else `high`."""
-    page_rows, found = exponents.shape[3], high
-    for row in range(cuda.threadIdx.x % WARP, page_rows, WARP):
+    """A lane's share of a page of a head: its first row in [low, high) with poison, else `high`."""
+    page_rows, found, me = exponents.shape[3], high, cuda.threadIdx.x % WARP
+    for row in range(me, high, WARP):
         if is_poison_exponent(exponents[layer, page, head, row]) and row >= low:
             found = min(found, i64(row))
-    for start in range(cuda.threadIdx.x % WARP, words.shape[3], AT_ONCE * WARP):
-        word = i64(start)  # pages are 128 words and more; these loads do not wait for one another
-        a, b = words[layer, page, head, word], words[layer, page, head, word + WARP]
-        c, d = words[layer, page, head, word + 2 * WARP], words[layer, page, head, word + 3 * WARP]
-        found = min(found, least_row(a, word, side, low, high, width, page_rows))
-        found = min(found, least_row(b, word + WARP, side, low, high, width, page_rows))
-        found = min(found, least_row(c, word + 2 * WARP, side, low, high, width, page_rows))
-        found = min(found, least_row(d, word + 3 * WARP, side, low, high, width, page_rows))
+    parts, each, first, last = words_of_rows(side, low, high, width, page_rows)
+    for part in range(parts):
+        for start in range(first + me, last, CHUNK):
+            word = i64(part * each + start)  # loads that do not wait for one another
+            a, b = words[layer, page, head, word], words[layer, page, head, word + WARP]
+            c = words[layer, page, head, word + 2 * WARP]
+            d = words[layer, page, head, word + 3 * WARP]
+            found = min(found, least_row(a, word, side, low, high, width, page_rows))
+            found = min(found, least_row(b, word + WARP, side, low, high, width, page_rows))
+            found = min(found, least_row(c, word + 2 * WARP, side, low, high, width, page_rows))
+            found = min(found, least_row(d, word + 3 * WARP, side, low, high, width, page_rows))
     return found
 
 
