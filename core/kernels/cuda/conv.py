@@ -14,7 +14,7 @@ i64 = np.int64
 THREADS = 128
 STRETCH = 16  # rows of a run that one thread makes
 AT_ONCE = 4  # of them, whose loads stand together where runs are long
-SERIAL = 8  # rows of a run, on average, up to which the same launch keeps them
+SERIAL = 4  # rows of a run, on average, up to which the same launch keeps them
 
 
 @device
