@@ -117,26 +117,12 @@ def check_attention() -> None:
 
 
 def check_recurrence() -> None:
-    """Two heads of the real width, runs of several lengths."""
-    kernel = next(one for one in registry.kernels() if one.name == "kda_rows")
-    rng, heads, lengths = np.random.default_rng(6), 2, (1, 3, 8, 9, 21)
-    rows, wide = sum(lengths), heads * WIDTH
-    q, k, v = (rng.standard_normal((rows, wide)).astype(f32) / f32(11) for _ in range(3))
-    qkv = np.concatenate([q, k, v], 1)
-    a = np.exp(-5 * rng.random((rows, wide)) ** 2).astype(f32)
-    beta, states = (
-        rng.random((rows, heads)).astype(f32),
-        rng.standard_normal((5, 2, heads, WIDTH, WIDTH)),
-    )
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    runs = np.array([(n, starts[n], (0, 7, 8, 0, 5)[n], lengths[n]) for n in range(5)], i64)
-    given: Any = (q, k, qkv, a, beta, states.astype(f32), runs, np.zeros((rows, wide), f32))
-    meant = [one.copy() for one in given]
-    kernel.meaning(*meant, None, 0, len(runs) * heads)
-    placed = [DEVICE(one) for one in given]
-    KDA.kda_rows(0, *placed, 0, len(runs) * heads)
-    same = [registry.same_bits(meant[k], placed[k].copy_to_host()) for k in (5, 7)]
-    tell(f"bits recurrence: states {same[0]}, rows {same[1]}")
+    """Two heads of the real width, runs of several lengths, as many blocks as there are and two."""
+    for spread in (256, 4):
+        same = cuda_mixers.recurred(
+            np.random.default_rng(6), 2, WIDTH, (1, 3, 8, 9, 0, 21), spread
+        )  # fmt: skip
+        tell(f"bits recurrence, {spread} blocks: {same}")
 
 
 def check_sites() -> None:

@@ -1,12 +1,13 @@
 """Launches of the mixers that do what several kernels of the CPU do, against those kernels."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numba import cuda
 
 from kvtape.core.kernels import registry
-from kvtape.core.kernels.cuda import kda, latent_split, sites
+from kvtape.core.kernels.cuda import kda, kda_recurrence, latent_split, sites
 from kvtape.core.kernels.latent_attend import head_blocks
 from kvtape.core.kernels.quantise import hard_rows
 
@@ -97,12 +98,31 @@ def attended(rng: Any, rows: int, heads: int, width: int, most: int) -> bool:
     return same(want, out)
 
 
+def recurred(rng: Any, heads: int, width: int, lengths: tuple[int, ...], spread: int) -> bool:
+    """Whether runs of so many rows, which so many blocks step, are stepped as they are meant."""
+    rows, many, wide = sum(lengths), len(lengths), heads * width
+    q, k = (rng.standard_normal((rows, wide)).astype(f32) / f32(11) for _ in range(2))
+    qkv = rng.standard_normal((rows, 3 * wide)).astype(f32) / f32(11)
+    a = np.exp(-5 * rng.random((rows, wide)) ** 2).astype(f32)
+    beta = rng.random((rows, heads)).astype(f32)
+    states = rng.standard_normal((many, 2, heads, width, width)).astype(f32)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    runs = np.array([(n, starts[n], 7 * (n % 3), lengths[n]) for n in range(many)], np.int64)
+    given = (q, k, qkv, a, beta, states, runs, np.zeros((rows, wide), f32))
+    placed = [cuda.to_device(one) for one in given]
+    with patch.object(kda_recurrence, "SPREAD", spread):
+        KDA.kda_rows(0, *placed, 0, many * heads)
+    meaning_of("kda_rows")(*given, None, 0, many * heads)
+    return same(states, placed[5]) and same(given[7], placed[7])
+
+
 def small(rng: Any) -> dict[str, bool]:
     """Each, as small as it can be."""
     return {
         "mix_streams": mixed(rng, 2, 4, 8) and mixed(rng, 1, 2, 140),
         "read_site": opened(rng, 2, 4, 8) and opened(rng, 1, 2, 140),
         "attend_split": attended(rng, 1, 3, 32, 3),
+        "kda_rows": recurred(rng, 2, 8, (9, 0, 6, 5), 2) and recurred(rng, 1, 16, (3, 0, 1), 1),
     }
 
 

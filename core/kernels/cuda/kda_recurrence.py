@@ -19,8 +19,12 @@ from .tensor import copies_done, copies_end, copy_one, put_two, two_of
 i64 = np.int64
 CHAINS = 4
 THREADS = 128
-STEP = threads(THREADS)  # that a block has here
+BLOCK = threads(THREADS)  # that a block has here
 VALUES = THREADS // 2  # of a head, of a block of threads
+ROUND = 4  # rows of a run, on average, of which a step may be a round
+# Of so many, no two blocks that have rows were put onto one multiprocessor of an H200 while another
+# had none; of more, eight pairs of 128. A pair takes 1.4 times as long.
+SPREAD = 256
 AHEAD = 8  # rows that are copied together while others are computed
 
 
@@ -101,26 +105,26 @@ def row_fetcher(width):
     line, record, whole = width // CHAINS + 4, record_of(width), 3 * CHAINS * (width // CHAINS + 4)
 
     @device
+    def column(staged, at, x, start, step, last):
+        """A word of AHEAD rows; behind the last there is, that one's again, which nobody reads."""
+        for r in range(AHEAD):  # without a branch, so that places are found once
+            copy_one(staged, at + r * record, x, start + min(r, last) * step)
+
+    @device
     def fetch(staged, side, start, rows, q, k, qkv, stride, a, beta, row0, heads, head, value0):
-        me, values = cuda.threadIdx.x, STEP >> 1
-        source = (row0 + start) * heads * width + head * width
-        value = (row0 + start) * stride + (2 * heads + head) * width + value0 + me
-        share = (row0 + start) * heads + head
-        to, left = side * AHEAD * record, min(AHEAD, rows - start)
-        while left > 0:
-            c = me
-            while c < width:
-                at = to + (c & 3) * line + (c >> 2)
-                copy_one(staged, at, a, source + c)
-                copy_one(staged, at + CHAINS * line, k, source + c)
-                copy_one(staged, at + 2 * CHAINS * line, q, source + c)
-                c += STEP
-            if me < values and value0 + me < width:
-                copy_one(staged, to + whole + me, qkv, value)
-            if me == values:
-                copy_one(staged, to + whole + VALUES, beta, share)
-            to, left = to + record, left - 1
-            source, value, share = source + heads * width, value + stride, share + heads
+        me, to = cuda.threadIdx.x, side * AHEAD * record
+        row, last, wide = row0 + start, rows - start - 1, heads * width
+        if last >= 0:
+            for c in range(me, width, BLOCK):
+                at, source = to + (c & 3) * line + (c >> 2), row * wide + head * width + c
+                column(staged, at, a, source, wide, last)
+                column(staged, at + CHAINS * line, k, source, wide, last)
+                column(staged, at + 2 * CHAINS * line, q, source, wide, last)
+            if me < BLOCK >> 1 and value0 + me < width:
+                value = row * stride + 2 * wide + head * width + value0 + me
+                column(staged, to + whole + me, qkv, value, stride, last)
+            for r in range(me, min(AHEAD, last + 1), BLOCK):
+                copy_one(staged, to + r * record + whole + VALUES, beta, (row + r) * heads + head)
         copies_end()
 
     return fetch
@@ -132,34 +136,24 @@ def record_of(width):
 
 
 def shares_of(width):
-    """Blocks of an item, a head of a run, one behind another.
-
-    Those of runs without rows, many in a prompt step, so come behind all others, which then are
-    spread over the chip.
-    """
-    return -(-width * CHAINS // (2 * STEP))
+    """Blocks of an item, a head of a run."""
+    return -(-width * CHAINS // (2 * BLOCK))
 
 
 @cache
-def recurrence_kernel(width):
-    """The recurrence for heads of so many keys and values."""
+def item_stepper(width):
+    """The part of a block that steps values of one head through the rows of a run, two a lane."""
     keys, (recall, write), fetch = width // CHAINS, chain_loops(width), row_fetcher(width)
     bring, keep = state_movers(width)
     line, record = keys + 4, record_of(width)  # four chains read 16 bytes each, of their own banks
-    room, whole = 2 * AHEAD * record_of(width), 3 * CHAINS * (width // CHAINS + 4)
-    shares = shares_of(width)
+    whole = 3 * CHAINS * (width // CHAINS + 4)
 
-    def kda_rows_block(q, k, qkv, stride, a, beta, states, slots, heads, runs, o, first):
-        """Values of item first + blockIdx.x // shares, two a lane. All but runs are flat."""
-        staged = cuda.shared.array(room, types.float32)
-        me, item = cuda.threadIdx.x, first + cuda.blockIdx.x // shares
-        run, head = item // heads, item % heads
-        value0 = cuda.blockIdx.x % shares * (STEP >> 1)
+    @device
+    def step(staged, q, k, qkv, stride, a, beta, states, slots, heads, runs, o, run, head, value0):
+        me = cuda.threadIdx.x
         value, chain = value0 + (me >> 2) * 2, me & 3
         column = min(value, width - 2)
         lane, row0, position0, rows = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
-        if rows <= 0:
-            return
         fetch(staged, 0, 0, rows, q, k, qkv, stride, a, beta, row0, heads, head, value0)
         s, t = cuda.local.array(keys, types.float32), cuda.local.array(keys, types.float32)
         slot = (position0 + slots - 1) % slots
@@ -196,6 +190,28 @@ def recurrence_kernel(width):
                 keep(s, t, states, kept + column)
             row += 1
 
+    return step
+
+
+@cache
+def recurrence_kernel(width):
+    """The recurrence for heads of so many keys and values."""
+    step, shares, room = item_stepper(width), shares_of(width), 2 * AHEAD * record_of(width)
+
+    def kda_rows_block(q, k, qkv, stride, a, beta, states, slots, heads, runs, o, first, last):
+        """A share of every so many-th item. All but runs are flat."""
+        staged = cuda.shared.array(room, types.float32)
+        item, share = first + cuda.blockIdx.x // shares, cuda.blockIdx.x % shares
+        while item < last:
+            run = item // heads
+            if runs[run, 3] > 0:
+                cuda.syncthreads()  # nobody reads any more what the item before has left
+                step(
+                    staged, q, k, qkv, stride, a, beta, states, slots, heads, runs, o, run,
+                    item % heads, share * (BLOCK >> 1),
+                )  # fmt: skip
+            item += cuda.gridDim.x // shares
+
     kda_rows_block.__name__ += f"_{width}"
     return kernel(kda_rows_block)
 
@@ -203,10 +219,12 @@ def recurrence_kernel(width):
 def kda_rows(stream, q, k, qkv, a, beta, states, runs, o, first, last):
     """As the CPU's kda_rows, without its work space."""
     slots, heads, width = states.shape[1:4]
+    rows, many, shares = q.shape[0], runs.shape[0], shares_of(states.shape[3])
+    items = last - first if rows <= ROUND * many else min(last - first, SPREAD // shares)
     if last > first:
         q, k, flat, a, beta, kept, out = (
             one.reshape(one.size) for one in (q, k, qkv, a, beta, states, o)
         )
-        recurrence_kernel(width)[(last - first) * shares_of(width), STEP, stream](
-            q, k, flat, qkv.shape[1], a, beta, kept, slots, heads, runs, out, first
+        recurrence_kernel(width)[items * shares, BLOCK, stream](
+            q, k, flat, qkv.shape[1], a, beta, kept, slots, heads, runs, out, first, last
         )
