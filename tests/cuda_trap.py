@@ -1,17 +1,16 @@
-"""Run as a process on a GPU: kvtape, whose step of a given number writes where there is no memory.
+"""Run as a process on a GPU: kvtape, a step of which writes where there is no memory.
 
-Arguments: the step, then kvtape's own.
+Arguments: which of the steps that have several streams, then kvtape's own.
 """
 
 import sys
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from kvtape.__main__ import app
 from kvtape.core.kernels.cuda.target import kernel
-from kvtape.devices.cuda.device import CudaDevice
+from kvtape.devices.cuda.device import CudaDevice, CudaRunning
 
 FAR = 1 << 45  # bytes past the end of everything
 
@@ -26,13 +25,13 @@ def main(step: int) -> None:
     """Let that step launch it among its kernels."""
     enqueue, count = CudaDevice._enqueue, iter(range(1 << 30))
 
-    def trapped(self: CudaDevice, *arguments: Any) -> None:
-        if next(count) == step:
+    def trapped(self: CudaDevice, running: CudaRunning) -> None:
+        if len(running.batch.runs) > 1 and next(count) == step:
             into = cuda.to_device(np.zeros(8, np.uint8))
             write_far[1, 1, self.card.stream](into, FAR)
-        enqueue(self, *arguments)
+        enqueue(self, running)
 
-    CudaDevice._enqueue = trapped  # type: ignore[method-assign,assignment]
+    CudaDevice._enqueue = trapped  # type: ignore[method-assign]
     app()
 
 
