@@ -14,8 +14,9 @@ from numba.core import types
 from ..attend_tile import LEAST, LOWEST_KEY, P_BITS, P_ONE
 from ..scalars import EMIN, LOG2E, SIGN_OFF, bits, div, exp2c, flt, mul, pow2, rint, rn, sub, to_int
 from .placed import host, on_device
-from .target import block_max, block_sum, device, kernel, threads
+from .target import device, kernel, threads
 from .twins import twin
+from .warps import block_max, block_sum
 
 f32, i32, i64 = np.float32, np.int32, np.int64
 THREADS = threads(256)

@@ -14,13 +14,13 @@ i32, i64 = np.int32, np.int64
 CHECKED = "_checked"  # in the name of a kernel that takes a check
 
 if SIMULATED:
-    from .target import _wrapped
+    from .warps import wrapped
 
     @device
     def counted(kept, total, output, own):
         """`kept` and one sum more: an output's, or output 0 to 15's of a block of check."""
         value = int(total) if own else -int(total) << 16 * (output & 3)
-        return i64(_wrapped(int(kept) + value, np.dtype(i64)))
+        return i64(wrapped(int(kept) + value, np.dtype(i64)))
 
     @device
     def add_up(word, kept):
@@ -28,7 +28,7 @@ if SIMULATED:
         before, seen = word[0], None
         while seen != before:  # the simulator's own sums would complain of an overflow
             before = word[0]
-            after = i64(_wrapped(int(before) + int(kept), np.dtype(i64)))
+            after = i64(wrapped(int(before) + int(kept), np.dtype(i64)))
             seen = cuda.atomic.cas(word, 0, before, after)
 
     @device
@@ -37,28 +37,10 @@ if SIMULATED:
         add_up(word, kept)
 
 else:
+    from .warps import warp_added
+
     APART = 2 * WARP  # threads whose warps do not meet
     PIECE = 26  # bits of a sum that a warp adds up at once: 32 of them are below 2^31
-
-    def _added():
-        from llvmlite import ir
-        from numba.cuda.extending import intrinsic
-
-        word = ir.IntType(32)
-        text = "redux.sync.add.s32 $0, $1, 0xffffffff;"
-        inline = ir.InlineAsm(ir.FunctionType(word, [word]), text, "=r,r", side_effect=True)
-
-        def emit(context, builder, signature, values):
-            return builder.call(inline, values, attrs=["convergent"])
-
-        @intrinsic
-        def added(typing, value):
-            """The sum of an int32 over a warp, in every thread of it."""
-            return types.int32(types.int32), emit
-
-        return added
-
-    _added_word = _added()
 
     @device
     def counted(kept, total, output, own):
@@ -69,9 +51,9 @@ else:
     def _warp_total(value):
         """The sum of an int64 over a warp, modulo 2^64, in pieces that cannot overflow."""
         mask = i64((1 << PIECE) - 1)
-        low = _added_word(i32(value & mask))
-        middle = _added_word(i32(value >> i64(PIECE) & mask))
-        high = _added_word(i32(value >> i64(2 * PIECE)))
+        low = warp_added(i32(value & mask))
+        middle = warp_added(i32(value >> i64(PIECE) & mask))
+        high = warp_added(i32(value >> i64(2 * PIECE)))
         return (i64(high) << i64(2 * PIECE)) + (i64(middle) << i64(PIECE)) + i64(low)
 
     @device

@@ -18,7 +18,8 @@ from .experts_tiles import expert_down_tiles, expert_up_tiles, many_slots
 from .fragments import SUMS, fragment_sums, gathered_sums, place_of
 from .linear_plain import scaled
 from .planes import OUTPUTS, TILE
-from .target import SIMULATED, block_rank, device, kernel, threads
+from .target import SIMULATED, device, kernel, threads
+from .warps import block_rank
 
 i64 = np.int64
 BUCKETS = (8, 32)  # slots of an expert that go through at once

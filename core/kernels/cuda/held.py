@@ -24,7 +24,8 @@ from ..scalars import (
     q16_value,
     row_exponent,
 )
-from .target import SIMULATED, block_max, block_sum, device, threads, warp_sum
+from .target import SIMULATED, device, threads
+from .warps import block_max, block_sum, warp_sum, warp_top
 
 f32, i32 = np.float32, np.int32
 # Its last place is 1: a small number added to it is rounded to a whole one, ties to even.
@@ -50,29 +51,15 @@ def held_shape(rows, width):
 if SIMULATED:
     found_max, found_sum = block_max, block_sum
 else:
-    from llvmlite import ir
-    from numba.cuda.extending import intrinsic
-
-    @intrinsic
-    def _warp_max(typing, value):
-        """The largest int32 over a warp, in every lane."""
-
-        def emit(context, builder, signature, values):
-            word = ir.IntType(32)
-            text = "redux.sync.max.s32 $0, $1, 0xffffffff;"
-            kind = ir.FunctionType(word, [word])
-            return builder.call(ir.InlineAsm(kind, text, "=r,r", side_effect=True), values)
-
-        return types.int32(types.int32), emit
 
     @device
     def found_max(value, room):
         """The largest int32 over a block, in every thread; nobody may use `room` again."""
-        value = _warp_max(value)
+        value = warp_top(value)
         if cuda.laneid == 0:
             room[cuda.threadIdx.x >> 5] = value
         cuda.syncthreads()
-        return _warp_max(room[min(cuda.laneid, (cuda.blockDim.x >> 5) - 1)])
+        return warp_top(room[min(cuda.laneid, (cuda.blockDim.x >> 5) - 1)])
 
     @device
     def found_sum(value, room):

@@ -27,8 +27,9 @@ from ..scalars import (
     sqrt,
 )
 from .kda_recurrence import kda_rows as kda_rows
-from .target import WARP, device, kernel, threads, warp_sum, warp_top
+from .target import WARP, device, kernel, threads
 from .twins import twin
+from .warps import warp_sum, warp_top
 
 i32, i64 = np.int32, np.int64
 THREADS = 128

@@ -13,8 +13,9 @@ from numba.core import types
 
 from ..scalars import ZERO, add, fma, mul, sub
 from .intrinsics import four_of
-from .target import device, kernel, lane_apart, threads
+from .target import device, kernel, threads
 from .tensor import copies_done, copies_end, copy_one, put_two, two_of
+from .warps import lane_apart
 
 i64 = np.int64
 CHAINS = 4

@@ -15,8 +15,9 @@ from ..scalars import INF, LOG2E, bits, div, exp2c, flt, mul, pow2, rint, rn, su
 from ..weigh import in_order
 from .latent_split import attend_split, fits, scratch_shapes
 from .placed import on_device
-from .target import WARP, block_max, block_sum, device, kernel, threads, warp_sum
+from .target import WARP, device, kernel, threads
 from .twins import twin
+from .warps import block_max, block_sum, warp_sum
 
 i16, i32, i64 = np.int16, np.int32, np.int64
 THREADS = 256

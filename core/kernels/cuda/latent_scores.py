@@ -17,7 +17,7 @@ from numba.core import types
 from ..scalars import bits as bits_of
 from ..scalars import mul, pow2, rn
 from ..weigh import LOWEST, in_order
-from .target import WARP, device, kernel, lane_apart
+from .target import WARP, device, kernel
 from .tensor import (
     copies_done,
     copies_end,
@@ -32,6 +32,7 @@ from .tensor import (
     product_uu,
     put_four,
 )
+from .warps import lane_apart
 
 i32, i64 = np.int32, np.int64
 HEADS = 16  # of a warp

@@ -9,8 +9,9 @@ from ..scalars import LOG2E, exp2c, flt, mul, rint, sub, to_int
 from ..weigh import LOWEST, in_order
 from .intrinsics import high_halves, low_halves
 from .latent_scores import HEADS, TILE, seen_by, top_of_row
-from .target import WARP, device, kernel, lane_apart
+from .target import WARP, device, kernel
 from .tensor import four_words, high_bytes, low_bytes, put_four
+from .warps import lane_apart
 
 i32, i64 = np.int32, np.int64
 

@@ -21,8 +21,9 @@ from ..scalars import (
     sub,
 )
 from .quantise import greatest_number, row_tops
-from .target import block_sum, kernel, threads
+from .target import kernel, threads
 from .twins import twin
+from .warps import block_sum
 
 i32, i64 = np.int32, np.int64
 THREADS = 128

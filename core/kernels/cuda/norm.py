@@ -24,8 +24,9 @@ from ..scalars import (
 )
 from .held import MOST_THREADS, ROOM, found_sum, held_row, held_shape, sound_digit
 from .quantise import greatest_number, row_threads, row_tops
-from .target import block_sum, device, kernel
+from .target import device, kernel
 from .twins import twin
+from .warps import block_sum
 
 i32, i64 = np.int32, np.int64
 FLOATS = 12  # elements of a thread up to which rows of float32 are held

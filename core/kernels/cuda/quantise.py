@@ -9,8 +9,9 @@ from numba.core import types
 from ..quantise import sound_amax
 from ..scalars import INF_BITS, absolute_bits, flt, pow2, q16_value, row_exponent
 from .held import MOST_THREADS, ROOM, held_q16, held_shape
-from .target import block_max, device, kernel, threads
+from .target import device, kernel, threads
 from .twins import twin
+from .warps import block_max
 
 i32 = np.int32
 

@@ -9,9 +9,10 @@ from numba.core import types
 from ..route import LEAST
 from ..scalars import ZERO, add, bits, div, fma, mul, sigmoid
 from ..weigh import in_order
-from .target import WARP, block_sum, kernel, lane_value, threads, warp_max, warp_meets
+from .target import WARP, kernel, threads
 from .threshold import block_before
 from .twins import twin
+from .warps import block_sum, lane_value, warp_max, warp_meets
 
 i32, i64 = np.int32, np.int64
 MOST_EXPERTS, MOST_CHOSEN = 1024, 32

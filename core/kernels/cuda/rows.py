@@ -13,8 +13,9 @@ from ..packed import KEYS, key_index, value_index
 from ..quantise import sound_amax
 from ..scalars import INF_BITS, absolute_bits, add, flt, mul, pow2, q16_value, row_exponent, sub
 from .placed import on_device
-from .target import WARP, device, kernel, warp_max, warp_sum
+from .target import WARP, device, kernel
 from .twins import twin
+from .warps import warp_max, warp_sum
 
 i16, i32, i64, u8, u16, u64 = np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint64
 ROWS_PART = PARTS["rows"]

@@ -27,9 +27,10 @@ from ..threshold import BINS
 from ..weigh import FULL_WEIGHT, LOWEST
 from .attend import in_order
 from .placed import on_device
-from .target import block_max, block_sum, device, kernel, threads
+from .target import device, kernel, threads
 from .threshold import block_before, keep
 from .twins import twin
+from .warps import block_max, block_sum
 
 f32, i32, i64, u64 = np.float32, np.int32, np.int64, np.uint64
 THREADS = threads(1024)

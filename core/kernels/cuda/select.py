@@ -13,8 +13,9 @@ from .fragments import SUMS, place_of, row_sums
 from .latent_attend import halves
 from .placed import on_device
 from .planes import OUTPUTS
-from .target import WARP, block_rank, device, kernel, threads
+from .target import WARP, device, kernel, threads
 from .twins import twin
+from .warps import block_rank
 
 i32, i64 = np.int32, np.int64
 THREADS, WIDE = 256, 1024

@@ -33,8 +33,9 @@ from ..streams import streams_of
 from .intrinsics import four_of
 from .quantise import greatest_number
 from .streams import MOST_STREAMS
-from .target import SIMULATED, WARP, block_sum, device, kernel
+from .target import SIMULATED, WARP, device, kernel
 from .tensor import put_floats, put_words
+from .warps import block_sum
 
 i32, i64, u8 = np.int32, np.int64, np.uint8
 EACH = 2  # fours of columns of a thread

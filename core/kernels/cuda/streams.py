@@ -7,8 +7,9 @@ from numba import cuda
 
 from ..scalars import LOG2E, ONE, ZERO, add, div, exp2c, fma, mul, rn, sigmoid, sub
 from ..streams import TWO, streams_of
-from .target import WARP, device, kernel, lane_value, threads
+from .target import WARP, device, kernel, threads
 from .twins import twin
+from .warps import lane_value
 
 THREADS = 128
 MOST_STREAMS = 4  # a thread holds a column of all of them; a warp holds their square

@@ -35,7 +35,7 @@ low_bytes = _instruction("low_bytes", "prmt.b32 $0, $1, $2, 0x6420;", 2, _low_by
 high_bytes = _instruction("high_bytes", "prmt.b32 $0, $1, $2, 0x7531;", 2, _high_bytes)
 
 if SIMULATED:
-    from .target import _everyone
+    from .warps import everyone
 
     def _operand(told, rows, words, signed):
         """A [16, 32] or B [8, 32] as numbers, from the registers that every lane told."""
@@ -51,7 +51,7 @@ if SIMULATED:
 
     def _product(signed_a, signed_b):
         def product(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-            told, lane = _everyone(((a0, a1, a2, a3), (b0, b1))), cuda.threadIdx.x
+            told, lane = everyone(((a0, a1, a2, a3), (b0, b1))), cuda.threadIdx.x
             a = _operand([one[0] for one in told], 16, 4, signed_a)
             b = _operand([one[1] for one in told], 8, 2, signed_b)
             g, t = lane // 4, lane % 4
@@ -97,7 +97,7 @@ if SIMULATED:
 
         Lane 4 g + t gets of column g the rows 8 m + 2 t and 8 m + 2 t + 1, for m of 0 to 3.
         """
-        starts, lane = _everyone(at), cuda.threadIdx.x
+        starts, lane = everyone(at), cuda.threadIdx.x
         g, t = lane // 4, lane % 4
 
         def digit(row):
