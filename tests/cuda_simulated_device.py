@@ -38,6 +38,17 @@ def steps(rig: CpuRig) -> list[Told]:
     return found
 
 
+def refused(rig: CpuRig) -> str:
+    """What is said of a step whose every row is to get logits, where there is room for two."""
+    one, seat = rig.begin(TOKENS, SAMPLINGS[1])
+    prompt = f.PromptStepRun(stream=one, first=0, rows=3)
+    try:
+        rig.step(*seat, *rig.lease(one, 3), prompt, every_row=True)
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     """Play on both devices."""
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
@@ -51,6 +62,8 @@ def main() -> None:
             steps(rig)
         except Fertile:
             print("a fill that is dropped is seen", flush=True)  # noqa: T201
+    with EagerRig(checkpoint, every_row=False, **SMALL) as rig:
+        print(refused(rig), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

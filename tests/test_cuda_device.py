@@ -112,10 +112,11 @@ def test_the_simulated_device_says_what_the_cpu_says() -> None:
     command = [sys.executable, str(HERE / "cuda_simulated_device.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
-    *told, seen = done.stdout.splitlines()
+    *told, seen, refused = done.stdout.splitlines()
     cpu, simulated = map(json.loads, told)
     assert simulated == cpu
     assert seen == "a fill that is dropped is seen"
+    assert refused == "a step of 3 rows with logits, the device has 2"
 
 
 PLANNED = """

@@ -28,6 +28,7 @@ from kvtape.replay.live import LiveSource
 from kvtape.replay.loop import Run
 from kvtape.replay.models import devices_for
 from kvtape.replay.recorder import TapeRecorder
+from kvtape.replay.recording import NEVER_CLOSED, end_of
 from kvtape.replay.run_diff import run_audit
 from kvtape.replay.run_replay import ReplayOptions, run_replay
 from kvtape.replay.serving import TapeOptions
@@ -187,11 +188,11 @@ def test_a_tape_whose_end_cannot_be_decided_is_let_go_of(
         raise AssertionError("a bit fell out")
 
     monkeypatch.setattr(ending, "decide", broken)
-    assert being_written(path)
-    close_failed(run, recorder, LOST)
-    assert not being_written(path)
     with Tape.open(path) as tape:
-        assert tape.closed is None
+        assert being_written(path) and end_of(tape) == ""
+        close_failed(run, recorder, LOST)
+        assert not being_written(path)
+        assert tape.closed is None and end_of(tape) == NEVER_CLOSED
 
 
 def test_bytes_kept_for_a_finding_that_never_came_are_not_on_the_tape(
