@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import (
     PackageNotFoundError,
@@ -15,7 +15,7 @@ from importlib.metadata import (
     version,
 )
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,10 @@ from rich.text import Text
 from ..devices.weights.checkpoint import ModelNotFound
 from ..devices.weights.find import CARRIED, find_path
 from .faults import FAULTS
+from .progress import bar
+
+if TYPE_CHECKING:  # a kernel is compiled no sooner than it is asked for
+    from ..core.kernels.registry import Verdict
 
 OK, MISSING, NOTE = "ok", "missing", "note"
 COLOURS = {OK: "green", MISSING: "red", NOTE: "yellow"}
@@ -221,7 +225,9 @@ def check_kernels() -> tuple[dict[str, Any], bool]:
 
     warm(use_cache(), lambda line: Console(stderr=True).print(line, highlight=False))
     rng = np.random.default_rng(0)
-    verdicts = [registry.check(kernel, rng, CASES) for kernel in registry.kernels()]
+    kernels = registry.kernels()
+    made = (registry.check(kernel, rng, CASES) for kernel in kernels)
+    verdicts = watched("kernels", len(kernels), made)
     told = {
         "summary": registry.summary(verdicts),
         "kernels": [asdict(verdict) for verdict in verdicts],
@@ -236,9 +242,9 @@ def check_gpu_kernels() -> tuple[dict[str, Any], bool]:
 
     try:
         open_card(0)
-        from ..devices.cuda.checking import check_card
+        from ..devices.cuda.checking import check_card, verdicts_of_card
 
-        verdicts = list(check_card(CASES))
+        verdicts = watched("kernels on the GPU", verdicts_of_card(), check_card(CASES))
     except NoCard as error:
         return {"summary": f"no CUDA kernel was run: {error}", "kernels": []}, False
     told = {
@@ -246,6 +252,16 @@ def check_gpu_kernels() -> tuple[dict[str, Any], bool]:
         "kernels": [asdict(verdict) for verdict in verdicts],
     }
     return told, any(verdict.first for verdict in verdicts)
+
+
+def watched(what: str, total: int, made: Iterable["Verdict"]) -> list["Verdict"]:
+    """All verdicts, made one by one; how far that is, is shown."""
+    found: list[Verdict] = []
+    with bar(what, total, quiet=False) as tick:
+        for one in made:
+            found.append(one)
+            tick(len(found))
+    return found
 
 
 def findings_table(findings: list[Finding]) -> Table:

@@ -1,34 +1,15 @@
 """Loading a model with how far it is shown: a bar on a terminal, elsewhere a line now and then."""
 
 import logging
-import time
-from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .models import Loaded, load
 from .opening import RunOptions
+from .progress import NowAndThen
 
 LOG = logging.getLogger("kvtape.serve")
-EVERY_SECONDS = 5.0  # between two lines of a log
-
-
-class NowAndThen:
-    """Says what it is told, but only after some time in which it said nothing."""
-
-    def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._say, self._clock = say, clock
-        self._last = clock()
-
-    def __call__(self, line: str) -> None:
-        """A line, said or left out."""
-        now = self._clock()
-        if now - self._last >= EVERY_SECONDS:
-            self._last = now
-            self._say(line)
 
 
 def load_with_progress(name: str, options: RunOptions) -> Loaded:

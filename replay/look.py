@@ -10,7 +10,8 @@ from rich.table import Table
 from ..core.state import State
 from ..events.reader import Tape
 from .book import Rebooked, rebook
-from .show import CONSOLE, DIFFERS, EQUAL, bar, counted, say_json
+from .progress import bar
+from .show import CONSOLE, DIFFERS, EQUAL, counted, say_json
 from .verdict import Verdict
 
 

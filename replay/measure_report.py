@@ -10,7 +10,8 @@ from rich.table import Table
 from .bench_figures import Figure, number
 from .measure_client import Client
 from .measure_reply import Reply, Wish
-from .show import CONSOLE, DIFFERS, EQUAL, ERRORS, bar, say_json
+from .progress import bar
+from .show import CONSOLE, DIFFERS, EQUAL, ERRORS, say_json
 
 SCHEMA_VERSION = 1
 TEXT_NOTE = "no token hashes: the server sends no token ids, so replies are compared by their text"

@@ -17,6 +17,7 @@ from ..events.verify import Finding
 from .audit import audit_file, audit_run
 from .diff import Found, diff_alone, diff_two
 from .machine import MakeDevices
+from .progress import bar
 from .recording import Recording, WrongUse, check_on_tape, end_of, open_whole
 from .run_replay import MakeFor
 from .show import (
@@ -24,7 +25,6 @@ from .show import (
     DIFFERS,
     EQUAL,
     WRONG_USE,
-    bar,
     fail,
     first_json,
     say_json,

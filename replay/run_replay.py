@@ -18,6 +18,7 @@ from .alone_plan import plan_alone
 from .forward import play_forward, read_streams, room_for
 from .look import run_book, show_state, summary
 from .machine import Machine, MakeDevices
+from .progress import bar
 from .recording import Recording, WrongUse, among_runs, check_on_tape, end_of, open_whole
 from .rerecord import Rerecorder
 from .rerun import Played, Tick, reopened, rerun
@@ -26,7 +27,6 @@ from .show import (
     DIFFERS,
     EQUAL,
     WRONG_USE,
-    bar,
     counted,
     fail,
     first_json,

@@ -1,15 +1,13 @@
-"""What people and scripts see of a replay, a diff or an audit: lines, JSON, a bar for long work."""
+"""What people and scripts see of a replay, a diff or an audit: lines and JSON."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:  # commands that show neither start without the machine
@@ -40,18 +38,6 @@ def fail(error: BaseException, code: int, *, as_json: bool) -> int:
 def counted(count: int, word: str) -> str:
     """A number with its noun: 1 step, 2 steps."""
     return f"{count} {word}{'s' * (count != 1)}"
-
-
-@contextmanager
-def bar(what: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, where that is a terminal; yields what is told of steps."""
-    if quiet or not ERRORS.is_terminal:
-        yield lambda step: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=ERRORS, transient=True) as progress:
-        task = progress.add_task(what, total=max(total, 1))
-        yield lambda step: progress.update(task, completed=step)
 
 
 def first_json(

@@ -8,8 +8,9 @@ from pathlib import Path
 from ..core.lookups import Lookup, said
 from ..events.errors import TapeError
 from ..events.reader import Tape
+from .progress import bar
 from .recording import WrongUse, open_whole
-from .show import CONSOLE, DIFFERS, EQUAL, bar, counted, fail, say_json
+from .show import CONSOLE, DIFFERS, EQUAL, counted, fail, say_json
 from .why_miss import BrokenRun, lookups_of
 
 

@@ -122,7 +122,8 @@ def small(rng: Any) -> dict[str, bool]:
         "mix_streams": mixed(rng, 2, 4, 8) and mixed(rng, 1, 2, 140),
         "read_site": opened(rng, 2, 4, 8) and opened(rng, 1, 2, 140),
         "attend_split": attended(rng, 1, 3, 32, 3),
-        "kda_rows": recurred(rng, 2, 8, (9, 0, 6, 5), 2) and recurred(rng, 1, 16, (3, 0, 1), 1),
+        "kda_rows, runs by turns": recurred(rng, 2, 8, (9, 0, 6, 5), 2)
+        and recurred(rng, 1, 16, (3, 0, 1), 1),
     }
 
 

@@ -148,3 +148,9 @@ def test_tiles_check_themselves(most: int, shape: tuple[int, int, int]) -> None:
     assert cuda_checked.mapped(rng, *shape, 1, most)
     assert cuda_checked.gated(rng, *shape, most)
     assert cuda_checked.by_head(rng, rows, 3, outputs, inputs, min(most, 96))
+
+
+@pytest.mark.parametrize("blocks", [256, 4])
+def test_runs_of_real_heads_are_stepped_by_blocks_in_turns(blocks: int) -> None:
+    rng, lengths = np.random.default_rng(blocks), (1, 3, 8, 0, 9, 21)
+    assert cuda_mixers.recurred(rng, 2, 128, lengths, blocks)

@@ -58,6 +58,7 @@ def test_a_simulated_twin_has_the_bits_of_its_meaning(name: str, simulated: Verd
         "mix_streams",
         "read_site",
         "attend_split",
+        "kda_rows, runs by turns",
     ],
 )
 def test_launches_that_no_cpu_kernel_has_are_the_sum_of_their_parts(

@@ -21,6 +21,11 @@ SCALARS = (
 )
 
 
+def verdicts_of_card() -> int:
+    """How many verdicts check_card gives."""
+    return len(twins.twins()) + len(SCALARS) + 2
+
+
 def check_card(count: int) -> Iterator[registry.Verdict]:
     """A verdict a twin over so many random cases, then one a set of vectors. Raises NoCard."""
     open_card(0).use()
