@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from .backfill import Backfill
 from .canon import content_name
 from .commands import AnyCommand
 from .errors import TapeError
@@ -64,6 +65,7 @@ class TapeWriter:
         self._engine = engine
         self._lock = lock
         self._connection = engine.connect()
+        self._backfill = Backfill(engine)
         # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
         self._driver: Any = self._connection.connection.driver_connection
         assert self._driver is not None
@@ -183,6 +185,7 @@ class TapeWriter:
             self.abandon()
             raise
         self._dead = False
+        self._backfill.appended()
         self.step = step
         self._steps += 1
         self.ended = RunClosed in map(type, facts)
@@ -235,6 +238,7 @@ class TapeWriter:
             ending = RunClosed(reason=reason, steps=self._steps, error=error)
             self.append(self.step + 1, (), (ending,))
         try:
+            self._backfill.close()
             with told(self.path):
                 self._write_times()
                 self._connection.execute(
@@ -262,6 +266,7 @@ class TapeWriter:
         self._dead = True
         if self._connection.closed:
             return
+        self._backfill.close()
         self._cursor.close()
         self._connection.close()
         self._engine.dispose()
