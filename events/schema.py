@@ -176,7 +176,7 @@ def writing_engine(path: Path, synchronous: str) -> sa.Engine:
         connection.execute("PRAGMA page_size=2048")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA wal_autocheckpoint=8000")  # pages: backfill.py is there before
+        connection.execute("PRAGMA wal_autocheckpoint=8000")  # pages; empty_log comes before
         return connection
 
     return sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)

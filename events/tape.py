@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from .backfill import Backfill
 from .canon import content_name
 from .commands import AnyCommand
 from .errors import TapeError
@@ -54,7 +53,7 @@ class TapeWriter:
     """One run, being written; `TapeWriter.create` makes one.
 
     After an error nothing more is written: whoever goes on without a tape knows where it ends.
-    Used by one thread at a time, not always the same.
+    Used by one thread at a time, not always the same, but for empty_log.
     """
 
     def __init__(self, path: Path, engine: sa.Engine, lock: WriterLock) -> None:
@@ -65,7 +64,6 @@ class TapeWriter:
         self._engine = engine
         self._lock = lock
         self._connection = engine.connect()
-        self._backfill = Backfill(engine)
         # Rows go through the driver's own cursor: the layers above it cost more than SQLite does.
         self._driver: Any = self._connection.connection.driver_connection
         assert self._driver is not None
@@ -185,7 +183,6 @@ class TapeWriter:
             self.abandon()
             raise
         self._dead = False
-        self._backfill.appended()
         self.step = step
         self._steps += 1
         self.ended = RunClosed in map(type, facts)
@@ -226,6 +223,14 @@ class TapeWriter:
             self._cursor.executemany(self._into["times"], self._times)
             self._times.clear()
 
+    def empty_log(self) -> None:
+        """Move what the log beside the file holds into it; may run beside an append, not a close.
+
+        Nothing becomes more durable by it. What comes after it begins the log anew sooner.
+        """
+        with told(self.path), self._engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
+
     def close(self, reason: str = "closed", error: str = "") -> None:
         """End the run (`RunClosed`, unless it is on the tape), make one file of it, and seal it.
 
@@ -238,7 +243,6 @@ class TapeWriter:
             ending = RunClosed(reason=reason, steps=self._steps, error=error)
             self.append(self.step + 1, (), (ending,))
         try:
-            self._backfill.close()
             with told(self.path):
                 self._write_times()
                 self._connection.execute(
@@ -266,7 +270,6 @@ class TapeWriter:
         self._dead = True
         if self._connection.closed:
             return
-        self._backfill.close()
         self._cursor.close()
         self._connection.close()
         self._engine.dispose()

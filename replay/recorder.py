@@ -8,6 +8,7 @@ from ..events.commands import AnyCommand
 from ..events.errors import TapeError
 from ..events.facts import AnyFact
 from ..events.tape import TapeWriter, Times
+from .backfill import Backfill
 
 LOG = logging.getLogger("kvtape.tape")
 
@@ -49,6 +50,7 @@ class TapeRecorder:
         self._without = NoTape()
         self._lost = False
         self._last = time.monotonic_ns()
+        self._backfill = Backfill(writer)
 
     @property
     def next_seq(self) -> int:
@@ -63,13 +65,16 @@ class TapeRecorder:
         now = time.monotonic_ns()
         times, self._last = Times(time.time_ns(), now, now - self._last), now
         try:
-            return self._writer.append(step, commands, facts, times).start + len(commands)
+            first = self._writer.append(step, commands, facts, times).start + len(commands)
         except TapeError as error:
+            self._backfill.close()
             if self._stop:
                 raise
             self._lost = True
             LOG.error("%s; serving goes on without a tape, which ends at step %d", error, step)
             return without
+        self._backfill.appended()
+        return first
 
     def keep(self, blob: bytes) -> None:
         """Put bytes on the tape that the next facts name."""
@@ -78,9 +83,11 @@ class TapeRecorder:
 
     def close(self, reason: str, error: str = "") -> None:
         """End the run on the tape and seal it; a tape that was lost stays as it is."""
+        self._backfill.close()
         if not self._lost:
             self._writer.close(reason, error)
 
     def abandon(self) -> None:
         """Let go of a run that broke off: what was made durable stays, unsealed."""
+        self._backfill.close()
         self._writer.abandon()

@@ -4,15 +4,12 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvtape.events import backfill
 from kvtape.events import commands as c
 from kvtape.events import facts as f
 from kvtape.events.canon import encode
@@ -267,41 +264,6 @@ def test_a_tape_that_is_being_read_closes_whole_but_unsealed(tmp_path: Path) -> 
     assert [finding.kind for finding in verify(path)] == ["seal"]
     with TapeWriter.create(path, OPENED, append=True):
         pass
-    assert verify(path) == []
-
-
-def in_the_file_itself(path: Path) -> int:
-    """Rows of events that need no log beside the file."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-    try:
-        rows: int = connection.execute("SELECT count(*) FROM events").fetchone()[0]
-    except sqlite3.Error:  # not even its tables
-        rows = 0
-    connection.close()
-    return rows
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_log_goes_into_its_file_beside_the_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
-) -> None:
-    """Long before SQLite would let an append wait for it; no thread stays, however a run ends."""
-    path, every = tmp_path / "run.tape", 8
-    monkeypatch.setattr(backfill, "EVERY", every)
-    before, rows = {*threading.enumerate()}, 1
-    writer = TapeWriter.create(path, OPENED)
-    for count, turn in enumerate(a_run(10 * every), 1):
-        writer.append(*turn)
-        rows += len(turn[2])
-        if count == every - 1:
-            assert in_the_file_itself(path) == 0
-        if count % every == 0:
-            until = time.monotonic() + 20
-            while in_the_file_itself(path) < rows and time.monotonic() < until:
-                time.sleep(0.001)
-            assert in_the_file_itself(path) == rows
-    writer.close() if closed else writer.abandon()
-    assert {*threading.enumerate()} == before
     assert verify(path) == []
 
 

@@ -1,22 +1,23 @@
-"""A tape's write-ahead log goes into its file beside the writing, so that no append waits for it.
+"""A tape's log goes into its file beside the writing, so that no append waits for the disk.
 
-SQLite would do so in an append now and then, which then waits for the disk, for tens of
-milliseconds; it still does where the thread here cannot keep up.
+SQLite would do so in an append now and then, which then waits for tens of milliseconds; it still
+does where the thread here cannot keep up.
 """
 
 from contextlib import suppress
 from threading import Event, Thread
 
-import sqlalchemy as sa
+from ..events.errors import TapeError
+from ..events.tape import TapeWriter
 
 EVERY = 256  # appends: about two thousand pages of the log
 
 
 class Backfill:
-    """A thread of a writer's, from its first EVERY appends on until it is closed."""
+    """A thread beside a writer, from its first EVERY appends on until it is closed."""
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+    def __init__(self, writer: TapeWriter) -> None:
+        self._writer = writer
         self._appends = 0
         self._due = Event()
         self._ended = False
@@ -39,12 +40,10 @@ class Backfill:
             self._thread.join()
 
     def _work(self) -> None:
-        # What goes wrong here goes wrong in an append as well, which says so.
-        with suppress(sa.exc.DBAPIError):
+        with suppress(TapeError):  # what goes wrong here does so in an append, too, which says so
             while True:
                 self._due.wait()
                 self._due.clear()
                 if self._ended:
                     return
-                with self._engine.connect() as connection:
-                    connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
+                self._writer.empty_log()
