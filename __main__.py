@@ -87,7 +87,9 @@ def serve(
         str, typer.Option(help="which kept prompt on pages goes first: odds, lru or seeds")
     ] = "odds",
     spill_gib: Annotated[str, typer.Option(help="images on disk: 0, there are none")] = "",
-    trace: Annotated[str, typer.Option(help="the tape to write; an existing file is refused")] = "",
+    trace: Annotated[
+        str | None, typer.Option(help="the tape to write; an existing file is refused")
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="add a run to the tape")] = False,
     trace_on_error: Annotated[str, typer.Option(help="stop, or serve without a tape")] = "stop",
     trace_sync: Annotated[str, typer.Option(help="normal, or full for power loss")] = "normal",
@@ -101,7 +103,7 @@ def serve(
     """Serve a model with the OpenAI API, and keep every decision on a tape."""
     from .replay.opening import BadOption, RunOptions
     from .replay.serve import ServeOptions, poison_of, run_serve, told
-    from .replay.serving import TapeOptions
+    from .replay.serving import TapeOptions, tape_of
     from .replay.store_options import KeepingAsked, keeping_of
 
     try:
@@ -136,7 +138,7 @@ def serve(
                 **keeping._asdict(),
             ),
             tape=TapeOptions(
-                path=Path(trace) if trace else None,
+                path=tape_of(trace, append=append),
                 stop_on_error=trace_on_error == "stop",
                 append=append,
                 synchronous=trace_sync.upper(),
@@ -162,7 +164,7 @@ def replay(
     fast_forward: Annotated[
         bool, typer.Option("--fast-forward", help="replies as prompts, at prompt speed")
     ] = False,
-    tp: Annotated[int, typer.Option(min=0, help="ranks; 0: as recorded")] = 0,
+    tp: Annotated[int, typer.Option(min=0, max=64, help="ranks; 0: as recorded")] = 0,
     threads: Threads = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, fake; as recorded by default")] = "",
     gather: Gather = "auto",
@@ -198,8 +200,7 @@ def replay(
         record=record,
         as_json=as_json,
     )
-    kind = "" if device == "fake" else device
-    make = devices_for(threads, kind, gather, verify=verify)
+    make = devices_for(threads, device, gather, verify=verify)
     raise typer.Exit(run_replay(tape, options, make))
 
 

@@ -122,14 +122,14 @@ def beside(path: Path, suffix: str) -> Path:
 
 def create_file(path: Path) -> None:
     """An empty file that only its owner can read; SQLite gives those beside it the same mode."""
+    if path.is_dir():
+        raise TapeError(f"{path} is a directory, not a tape")
     for suffix in ("-wal", "-shm", "-journal"):
         if beside(path, suffix).exists() and not path.exists():
             raise TapeError(f"{beside(path, suffix)} is left of another tape: move it away first")
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        if path.is_dir():
-            raise TapeError(f"{path} is a directory, not a tape") from None
         raise TapeExists(f"{path} exists: choose another name") from None
     except OSError as error:
         raise TapeError(f"{path} cannot be written: {error.strerror}") from None

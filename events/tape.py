@@ -24,6 +24,7 @@ from .schema import (
     RUNS,
     TIMES,
     check_format,
+    check_readable,
     create_file,
     create_tables,
     dump_hints,
@@ -293,6 +294,7 @@ class TapeWriter:
 
 def _check_appendable(path: Path) -> None:
     """Refuse what is not a whole tape before a byte of it changes, then take its seal off."""
+    check_readable(path)
     engine = reading_engine(path)
     try:
         with told(path), engine.connect() as connection:

@@ -20,7 +20,7 @@ from ..devices.http.model_text import ModelText
 from ..devices.kernel_cache import told_of_compiles, use_cache, warm
 from ..devices.text import read_codec
 from ..devices.weights.checkpoint import Checkpoint, ModelNotFound
-from ..devices.weights.find import find_model
+from ..devices.weights.find import find_model, find_path
 from ..events.commands import Arrive
 from ..events.facts import AnyFact, RunOpened
 from ..events.ids import RequestId, SessionId, Token
@@ -60,6 +60,8 @@ def load(name: str, options: RunOptions, say: Say, count: Count) -> Loaded:
         raise BadOption(why)
     if name in FAKES:  # before the plan, which asks a GPU for its memory
         _refuse_fake_cards(name, options.device)
+    else:
+        find_path(name)  # a plan knows names of models that nobody can serve
     plan = planned(name, options)
     if name in FAKES:
         warm(use_cache(), say)
@@ -177,8 +179,10 @@ def _devices_of(
     if opened.family == "fake":
         _refuse_by(_no_way("fake", gather, verify=verify))
         _refuse_by(f"--device {asked}: {opened.model} has no weights" if asked == "cuda" else "")
+        _refuse_by(f"--model {model}: {opened.model} has no weights" if model else "")
         warm(use_cache(), lambda line: None)
         return fake_group(opened, opened.world)
+    _refuse_by(f"--device fake: {opened.model} has weights" if asked == "fake" else "")
     checkpoint = find_model(model or opened.model)
     kind = asked or device_here(opened.devices[0])
     _refuse_by(_no_way(kind, gather, verify=verify))

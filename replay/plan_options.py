@@ -79,5 +79,6 @@ def kv_share_of(flag: str, environment: Mapping[str, str]) -> int:
     if not value:
         name, value = SHARE_VARIABLE, environment.get(SHARE_VARIABLE, "").strip()
     if value and not _WHOLE.fullmatch(value):
-        raise MalformedOption(f"{name} {value!r}: a whole number from 1; blank is none")
+        none = "blank" if name == SHARE_VARIABLE else "0"
+        raise MalformedOption(f"{name} {value!r}: a whole number from 1; {none} is none")
     return int(value or 0)

@@ -24,7 +24,7 @@ def open_whole(path: Path, run: int = 0) -> Tape:
     tape = Tape.open(path, run or None)
     if tape.seal is Seal.BROKEN:
         tape.close()
-        raise TapeError(f"{path}: its bytes changed since it was closed; `audit` says where")
+        raise TapeError(f"{path}: its bytes changed since it was closed; `audit` says more")
     return tape
 
 

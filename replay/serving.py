@@ -22,6 +22,7 @@ from .ending import close_failed
 from .inject import Fault, Injector
 from .live import LiveSource
 from .loop import Run, run
+from .opening import MalformedOption
 from .ranks import Ranks
 from .recorder import NoTape, TapeRecorder
 
@@ -38,6 +39,15 @@ class TapeOptions:
     stop_on_error: bool = True
     append: bool = False
     synchronous: str = "NORMAL"
+
+
+def tape_of(trace: str | None, *, append: bool) -> Path | None:
+    """Where --trace keeps a run; None: nowhere. Raises MalformedOption."""
+    if trace is None and append:
+        raise MalformedOption("--append adds a run to a tape: name it with --trace")
+    if trace is not None and not trace.strip():
+        raise MalformedOption("--trace is blank: name a tape, or leave it out and keep nothing")
+    return None if trace is None else Path(trace)
 
 
 class LiveRun:

@@ -32,6 +32,9 @@ def run_simulate(trace: Path, options: SimulateOptions, shown: Shown) -> int:
         return fail(error, WRONG_USE, as_json=shown.as_json)
     except TapeError as error:
         return fail(error, error.exit_code, as_json=shown.as_json)
+    except MemoryError:
+        why = ValueError(f"--pages {options.pages}: more than this machine's memory holds")
+        return fail(why, REFUSED, as_json=shown.as_json)
     if not counts.references:
         why = ValueError(
             f"--pages {options.pages}: no request of {trace} fits; the largest needs more"

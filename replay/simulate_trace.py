@@ -42,8 +42,10 @@ def read_trace(path: Path, limit: int = 0, page_rows: int = PAGE_ROWS) -> list[A
     """The requests in order of arrival, at most `limit` of them (0: all). Raises TraceError."""
     try:
         found = list(_lines(path, limit, page_rows))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from error
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is no trace: it is not text in UTF-8") from error
     if not found:
         raise TraceError(f"{path} has no requests")
     return sorted(found, key=lambda asked: asked.at_us)

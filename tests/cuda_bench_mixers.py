@@ -36,6 +36,7 @@ FLOAT_RATE = 132 * 128 * 1.7e3  # float32 operations a microsecond
 MMA_RATE = 132 * 1.7e3 * 0.62 * 4096  # products of bytes a microsecond, as mma.sync reaches them
 Line = tuple[str, float, float]  # what, microseconds of its floor, microseconds taken
 TOLD: list[str] = []
+WRONG: list[str] = []  # what had other bits than are meant
 SPLIT: Any = latent_split  # numba's types are not ours
 KDA: Any = kda
 
@@ -44,6 +45,12 @@ def tell(line: str) -> None:
     """Print a line now, and once more at the end."""
     TOLD.append(line)
     print(line, flush=True)  # noqa: T201
+
+
+def bits(what: str, same: bool) -> None:
+    """Tell whether bits are those that are meant."""
+    WRONG.extend([] if same else [what])
+    tell(f"bits of {what}: {'the same' if same else 'OTHERS'}")
 
 
 def floats(*shape: int) -> Any:
@@ -77,7 +84,8 @@ def check_twins(names: list[str], cases: int) -> None:
         if one.name in names:
             start = time.time()
             verdict = twins.check(one, np.random.default_rng(31), cases)
-            tell(f"bits {one.name}: {verdict.equal} {verdict.first} {time.time() - start:.1f} s")
+            took = time.time() - start
+            bits(f"{one.name}, {verdict.equal} cases {took:.1f} s", not verdict.first)
 
 
 def repeated(rows: Any, many: int) -> Any:
@@ -113,7 +121,7 @@ def check_attention() -> None:
             SPLIT.attend_split(0, *placed, f32(1 / 16), out, scratch, 0, many)
             have = out.copy_to_host()
             same = all(registry.same_bits(want[row % rows], have[row]) for row in range(many))
-            tell(f"bits attention, context {context}, {many} rows: {same}")
+            bits(f"attention, context {context}, {many} rows", same)
 
 
 def check_recurrence() -> None:
@@ -122,7 +130,7 @@ def check_recurrence() -> None:
         same = cuda_mixers.recurred(
             np.random.default_rng(6), 2, WIDTH, (1, 3, 8, 9, 0, 21), spread
         )  # fmt: skip
-        tell(f"bits recurrence, {spread} blocks: {same}")
+        bits(f"recurrence, {spread} blocks", same)
 
 
 def check_sites() -> None:
@@ -133,7 +141,7 @@ def check_sites() -> None:
     )
     for name, one in (("mix_streams", cuda_mixers.mixed), ("read_site", cuda_mixers.opened)):
         found = [one(rng, int(rng.integers(1, 4)), *shapes[k % 6]) for k in range(CASES)]
-        tell(f"bits {name}: {sum(found)} of {CASES}")
+        bits(f"{name}, {sum(found)} of {CASES}", all(found))
 
 
 PARTS = (
@@ -308,8 +316,8 @@ def times(rows: int, lanes: int, contexts: tuple[int, ...]) -> None:
         cp.get_default_memory_pool().free_all_blocks()
 
 
-def main(names: list[str]) -> None:
-    """Bits of the twins of these names and of the real widths; then every time.
+def main(names: list[str]) -> int:
+    """Bits of the twins of these names and of the real widths; then every time. 1: some are wrong.
 
     A number before the names: so many random cases.
     """
@@ -326,7 +334,8 @@ def main(names: list[str]) -> None:
         times(rows, rows, (2048, 100_000))
     times(PROMPT, 1, (2048, 100_000))
     print("\n".join(["", *TOLD]), flush=True)  # noqa: T201
+    return int(bool(WRONG))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -123,7 +123,7 @@ def small(rng: Any) -> dict[str, bool]:
         "read_site": opened(rng, 2, 4, 8) and opened(rng, 1, 2, 140),
         "attend_split": attended(rng, 1, 3, 32, 3),
         "kda_rows, runs by turns": recurred(rng, 2, 8, (9, 0, 6, 5), 2)
-        and recurred(rng, 1, 16, (3, 0, 1), 1),
+        and recurred(rng, 1, 32, (7, 3, 5), 4),
     }
 
 

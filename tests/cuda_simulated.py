@@ -14,6 +14,7 @@ import numpy as np
 
 from kvtape.core.kernels.cuda import twins
 from kvtape.tests import cuda_checked, cuda_mixers, cuda_pieces
+from kvtape.tests.cuda_races import neighbours, watched
 
 CASES, LEAST = 3, 1  # a thread of the simulator is one of Python: small cases
 
@@ -22,12 +23,21 @@ def main(names: list[str]) -> None:
     """Check the twins of these names, or all."""
     # Sums modulo 2^64 are meant; a scalar of NumPy says so each time.
     warnings.filterwarnings("ignore", message=".*overflow encountered in scalar")
-    for one in twins.twins():
-        if not names or one.name in names:
-            verdict = twins.check(one, np.random.default_rng(5), CASES, LEAST)
-            print(json.dumps([one.name, verdict.equal, verdict.first]), flush=True)  # noqa: T201
-    for name, equal in pieces().items():
-        print(json.dumps([name, int(equal), "" if equal else "parts"]), flush=True)  # noqa: T201
+    with watched() as watch:
+        for one in twins.twins():
+            if not names or one.name in names:
+                verdict = twins.check(one, np.random.default_rng(5), CASES, LEAST)
+                say(one.name, verdict.equal, verdict.first)
+        for name, equal in pieces().items():
+            say(name, int(equal), "" if equal else "parts")
+    say("hazards", len(watch.found), "; ".join(f"{at}: {why}" for at, why in watch.found.items()))
+    for barrier in (True, False):
+        say(f"neighbours, barrier {barrier}", len(neighbours(barrier)), "")
+
+
+def say(name: str, count: int, what: str) -> None:
+    """A line of JSON."""
+    print(json.dumps([name, count, what]), flush=True)  # noqa: T201
 
 
 def pieces() -> dict[str, bool]:

@@ -67,6 +67,12 @@ def test_launches_that_no_cpu_kernel_has_are_the_sum_of_their_parts(
     assert simulated[name] == (1, "")
 
 
+def test_no_two_threads_of_a_block_touch_a_word_without_a_barrier(simulated: Verdicts) -> None:
+    assert simulated["hazards"] == (0, "")
+    assert simulated["neighbours, barrier True"] == (0, "")
+    assert simulated["neighbours, barrier False"][0] > 0
+
+
 @pytest.mark.parametrize(
     "launch",
     [

@@ -83,10 +83,20 @@ def some_runs(rng, lanes, longest):
     return np.array(runs, np.int64), row + int(rng.integers(0, 2))
 
 
+def long_runs(rng):
+    """A run of many rows beside a short one and one without rows, of three lanes."""
+    runs, row = [], 0
+    for lane, rows in enumerate(rng.permutation([0, 3, int(rng.integers(17, 60))])):
+        runs.append((lane, row, int(rng.choice([0, 1, 5, 511])), int(rows)))
+        row += int(rows)
+    return np.array(runs, np.int64), row
+
+
 def conv_cases(rng):
     """Some channels only, rings of the least size and larger, junk before position 0."""
-    for width, many, more in ((1, 4, 0), (48, 4, 2), (96, 4, 1), (130, 3, 3), (16, 1, 1)):
-        runs, rows = some_runs(rng, 3, 9)
+    shapes = ((1, 4, 0), (48, 4, 2), (96, 4, 1), (130, 3, 3), (16, 1, 1), (5, 4, 0), (3, 3, 1))
+    for at, (width, many, more) in enumerate(shapes):
+        runs, rows = some_runs(rng, 3, 9) if at < 5 else long_runs(rng)
         column0, after = (int(n) for n in rng.integers(0, 5, 2))
         raw = (rng.standard_normal((rows, column0 + width + after)) * 3).astype(f32)
         raw[rng.random(raw.shape) < 0.05] *= f32(1e20)

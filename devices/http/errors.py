@@ -75,6 +75,12 @@ def refused(news: Refused, param: str, retry_seconds: int) -> ApiError:
         return busy(retry_seconds)
     if news.reason == "context_length_exceeded":
         return too_long(news.need, news.have, param)
+    if news.reason == "larger_than_pool":
+        return bad(
+            f"prompt and reply need {news.need} pages, and all streams share {news.have}: "
+            "shorten the prompt or lower max_tokens",
+            param, news.reason,
+        )  # fmt: skip
     words = news.reason.replace("_", " ")
     return bad(f"refused: {words} (needs {news.need}, has {news.have})", param, news.reason)
 

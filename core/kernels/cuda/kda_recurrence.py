@@ -221,7 +221,7 @@ def kda_rows(stream, q, k, qkv, a, beta, states, runs, o, first, last):
     """As the CPU's kda_rows, without its work space."""
     slots, heads, width = states.shape[1:4]
     rows, many, shares = q.shape[0], runs.shape[0], shares_of(states.shape[3])
-    items = last - first if rows <= ROUND * many else min(last - first, SPREAD // shares)
+    items = last - first if rows <= ROUND * many else min(last - first, max(1, SPREAD // shares))
     if last > first:
         q, k, flat, a, beta, kept, out = (
             one.reshape(one.size) for one in (q, k, qkv, a, beta, states, o)

@@ -1,4 +1,4 @@
-"""What the threads of a warp or a block do together, of integers: their order does not matter."""
+"""What the threads of a warp or a block do together; what they add up is integers, in any order."""
 
 import numpy as np
 from numba import cuda
