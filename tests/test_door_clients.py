@@ -8,6 +8,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -166,6 +167,46 @@ def test_a_client_that_leaves_before_its_body_ends_is_nobody(door: Opened) -> No
     assert engine.commands == []
 
 
+def half(serving: Serving) -> socket.socket:
+    """A connection whose request has a body that goes on."""
+    client = socket.create_connection((serving.host, serving.port), timeout=20)
+    client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+    return client
+
+
+def all_of(client: socket.socket) -> bytes:
+    """What comes until the server hangs up."""
+    whole = b""
+    while piece := client.recv(65536):
+        whole += piece
+    return whole
+
+
+def test_a_body_that_stops_coming_is_not_waited_for() -> None:
+    with opened(DoorSettings(read_seconds=1.5)) as (serving, engine):
+        with half(serving) as client:
+            for _ in range(4):  # longer than the limit in all, but not between two pieces
+                time.sleep(0.5)
+                client.sendall(b" ")
+            said = all_of(client)
+        assert said.startswith(b"HTTP/1.1 408") and b"body_too_slow" in said
+        assert engine.commands == []
+
+
+def test_stopping_waits_for_no_body(caplog: pytest.LogCaptureFixture) -> None:
+    with opened() as (serving, engine):
+        before = tasks_of(serving)
+        with half(serving) as client:
+            eventually(lambda: tasks_of(serving) > before)
+            start = time.monotonic()
+            assert serving.stop(30.0)
+            said = all_of(client)
+        assert time.monotonic() - start < 20
+        assert said.startswith(b"HTTP/1.1 503") and b"engine_closed" in said
+        assert engine.commands == []
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stopping_lets_replies_end_and_gives_up_the_rest(stream: bool) -> None:
     with opened() as (serving, engine):
@@ -173,9 +214,7 @@ def test_stopping_lets_replies_end_and_gives_up_the_rest(stream: bool) -> None:
         with ask(serving, stream=stream) as client:
             eventually(lambda: engine.live)
             assert serving.stop(0.1)
-            whole = b""
-            while piece := client.recv(65536):
-                whole += piece
+            whole = all_of(client)
         assert b"engine_closed" in whole
         assert whole.startswith(b"HTTP/1.1 200" if stream else b"HTTP/1.1 503")
         (cancel,) = engine.seen(Cancel)

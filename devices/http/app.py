@@ -59,12 +59,12 @@ def _keyed_routes(door: Door) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(request: Request) -> Response:
-        body = await _read(request, door.settings.body_bytes_max)
+        body = await _read(request, door)
         return await door.answer(request, parse(ChatAsk, body))
 
     @router.post("/v1/completions", response_model=None)
     async def completions(request: Request) -> Response:
-        body = await _read(request, door.settings.body_bytes_max)
+        body = await _read(request, door)
         return await door.answer(request, parse(CompletionAsk, body))
 
     @router.get("/v1/models", response_model=None)
@@ -123,16 +123,18 @@ def _key_check(door: Door) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-async def _read(request: Request, bytes_max: int) -> bytes:
+async def _read(request: Request, door: Door) -> bytes:
     """The body. One too large is read on for a while, so that its sender sees the answer."""
     chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= bytes_max:
-            chunks.append(chunk)
-        elif size > 4 * bytes_max:
-            break
+    size, bytes_max = 0, door.settings.body_bytes_max
+    async with door.reads() as heard:
+        async for chunk in request.stream():
+            heard()
+            size += len(chunk)
+            if size <= bytes_max:
+                chunks.append(chunk)
+            elif size > 4 * bytes_max:
+                break
     if size > bytes_max:
         raise ApiError(413, f"the body is over {bytes_max} bytes", code="body_too_large")
     return b"".join(chunks)

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ from ...events.ids import RequestId, SessionId
 from .answer import SERVER_STOPPING, Answer
 from .asks import Ask, ChatAsk, CompletionAsk
 from .engine import BadPrompt, Engine, Rendered, TextSide
-from .errors import ApiError, bad, closing
+from .errors import ApiError, bad, closing, too_slow
 from .metrics import Metrics
 from .reasoning import ReplyReader
 from .shapes import Form
@@ -34,12 +35,16 @@ def seed_from_os() -> int:
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:
-    """api_key: blank asks for none. chat_tokens_default: reply limit of a chat that names none."""
+    """api_key: blank asks for none. chat_tokens_default: reply limit of a chat that names none.
+
+    read_seconds, write_seconds: that a client may leave a body, or a reply, where it is.
+    """
 
     api_key: str = ""
     body_bytes_max: int = 32 * 2**20
     chat_tokens_default: int = 4096
     first_request: int = 1
+    read_seconds: float = 60.0
     write_seconds: float = 60.0
     retry_seconds: int = 1
     draw_seed: Callable[[], int] = seed_from_os
@@ -55,8 +60,28 @@ class Door:
         self.metrics = Metrics(engine.meters)
         self.open: set[Talk] = set()
         self.closed = False
+        self._reads: set[asyncio.Timeout] = set()
         self._text = text
         self._next_request = settings.first_request
+
+    @asynccontextmanager
+    async def reads(self) -> AsyncIterator[Callable[[], None]]:
+        """While a body is read; yields what is told of each piece. Raises ApiError.
+
+        The next piece may take read_seconds, but none is waited for once the door is closed.
+        """
+        seconds, clock = self.settings.read_seconds, asyncio.get_running_loop().time
+        if self.closed:
+            raise closing()
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                self._reads.add(limit)
+                yield lambda: None if self.closed else limit.reschedule(clock() + seconds)
+        except TimeoutError:
+            raise closing() if self.closed else too_slow(seconds) from None
+        finally:
+            self._reads.discard(limit)
 
     async def answer(self, request: Request, ask: Ask) -> Answer:
         """The response to a checked body. Raises ApiError."""
@@ -133,6 +158,8 @@ class Door:
     def close(self, drain_seconds: float) -> None:
         """Take no more requests; give up those that are still open after the drain."""
         self.closed = True
+        for limit in self._reads:
+            limit.reschedule(0.0)
         asyncio.get_running_loop().call_later(drain_seconds, self._give_up)
 
     def _give_up(self) -> None:

@@ -54,6 +54,14 @@ def busy(retry_seconds: int) -> ApiError:
     )
 
 
+def too_slow(seconds: float) -> ApiError:
+    """408: the rest of a body was waited for in vain."""
+    return ApiError(
+        408, f"the rest of the body did not come within {seconds:g} s: send it again, whole",
+        code="body_too_slow", headers={"connection": "close"},
+    )  # fmt: skip
+
+
 def closing() -> ApiError:
     """503: the engine has ended or is ending."""
     return ApiError(503, "the engine is closed", code="engine_closed")
