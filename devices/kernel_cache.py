@@ -22,8 +22,6 @@ LOG = logging.getLogger("kvtape.kernels")
 SETTINGS: Any = config  # a module that fills itself
 EVENTS: Any = events
 
-DONE = "complete"  # a file in the folder: every registered kernel has been compiled into it
-
 
 def cache_root(environment: Mapping[str, str]) -> Path:
     """The user's folder for what can be made again: KVTAPE_CACHE, or kvtape in the user's cache."""
@@ -64,6 +62,20 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return cache_root(environment) / f"kernels-{key}"
 
 
+def done_mark(folder: Path, module: Any = registry) -> Path:
+    """The file that says that all sources beside a module are compiled into a folder.
+
+    numba knows its work again by where a source stands and when it was changed, so another copy of
+    the same sources is not compiled yet.
+    """
+    assert module.__file__ is not None
+    sources = Path(module.__file__).parent
+    digest = blake2b(str(sources).encode(), digest_size=8)
+    for path in sorted(sources.glob("*.py")):
+        digest.update(f"\0{path.name} {path.stat().st_mtime_ns}".encode())
+    return folder / f"complete-{digest.hexdigest()}"
+
+
 def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Keep compiled kernels in a folder of their key; None where that folder cannot be made."""
     folder = cache_folder(environment)
@@ -95,10 +107,11 @@ def keep_book(environment: Mapping[str, str] = os.environ) -> Path | None:
     SETTINGS.CACHE_DIR = str(folder)  # each function looks for its place as it is told to be kept
     compiled.keep_on_disk()
     SETTINGS.CACHE_DIR = before
-    if not (folder / DONE).exists():
+    mark = done_mark(folder, compiled)
+    if not mark.exists():
         LOG.warning("the page book's functions are compiled, once: some 15 seconds")
         tried.every_function()
-        (folder / DONE).touch()
+        mark.touch()
     return folder
 
 
@@ -134,7 +147,7 @@ def warm(folder: Path | None, show: Callable[[str], None]) -> int:
 
     Each runs over its own random cases once: they have the types that devices call it with.
     """
-    if folder is not None and (folder / DONE).exists():
+    if folder is not None and done_mark(folder).exists():
         return 0
     every, rng = registry.kernels(), np.random.default_rng(0)
     before = registry.compiled()[1]
@@ -143,5 +156,5 @@ def warm(folder: Path | None, show: Callable[[str], None]) -> int:
         for arguments in kernel.cases(rng):
             kernel.cpu(*arguments)
     if folder is not None:
-        (folder / DONE).touch()
+        done_mark(folder).touch()
     return registry.compiled()[1] - before

@@ -161,10 +161,10 @@ def memory() -> Finding:
 
 def kernel_cache(environment: Mapping[str, str]) -> Finding:
     """Where compiled kernels are kept, and whether they are there."""
-    from ..devices.kernel_cache import DONE, cache_folder
+    from ..devices.kernel_cache import cache_folder, done_mark
 
     folder = cache_folder(environment)
-    if (folder / DONE).exists():
+    if done_mark(folder).exists():
         return Finding("kernels", OK, f"compiled, in {folder}")
     how = "kvtape doctor --kernels compiles them; so does the first kvtape serve"
     return Finding("kernels", NOTE, f"not compiled yet; they go to {folder}", how)

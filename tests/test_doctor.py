@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvtape.devices.cuda.card import NoCard
-from kvtape.devices.kernel_cache import DONE, cache_folder
+from kvtape.devices.kernel_cache import cache_folder, done_mark
 from kvtape.replay import doctor
 from kvtape.replay.doctor import Finding, examine, run_doctor, within
 from kvtape.replay.faults import FAULTS
@@ -88,7 +88,7 @@ def test_kernels_are_said_to_be_compiled_only_when_they_are(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     folder = cache_folder(environment)
     folder.mkdir()
-    (folder / DONE).touch()
+    done_mark(folder).touch()
     found = named(environment, "kernels")
     assert found.status == "ok"
     assert str(folder) in found.found

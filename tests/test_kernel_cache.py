@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -23,7 +24,7 @@ kernel_cache.kernels_key = lambda sources, processor: "one"
 lines = []
 folder = kernel_cache.use_cache()
 made = kernel_cache.warm(folder, lines.append)
-(folder / kernel_cache.DONE).unlink()
+kernel_cache.done_mark(folder).unlink()
 again = kernel_cache.warm(folder, lines.append)
 print(folder.name, *registry.compiled(), made, again, "|".join(lines[:2]), sep=";")
 """
@@ -74,10 +75,25 @@ def test_without_a_folder_nothing_is_kept_and_nothing_breaks(tmp_path: Path) -> 
 
 
 def test_a_finished_folder_is_not_run_again(tmp_path: Path) -> None:
-    (tmp_path / kernel_cache.DONE).touch()
+    kernel_cache.done_mark(tmp_path).touch()
     lines: list[str] = []
     assert kernel_cache.warm(tmp_path, lines.append) == 0
     assert lines == []
+
+
+def test_another_copy_of_the_same_sources_is_not_compiled_yet(tmp_path: Path) -> None:
+    """Else a server that says that it is ready would compile in its first request."""
+    copies = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        source = tmp_path / name / "kernel.py"
+        source.write_text("ONE = 1")
+        os.utime(source, (1000, 1000))
+        copies.append(SimpleNamespace(__file__=str(source)))
+    marks = [kernel_cache.done_mark(tmp_path, one) for one in copies]
+    assert marks[0] != marks[1] and marks[0] == kernel_cache.done_mark(tmp_path, copies[0])
+    os.utime(copies[0].__file__, (1001, 1001))
+    assert kernel_cache.done_mark(tmp_path, copies[0]) not in marks
 
 
 def test_kernels_are_kept_under_the_key_of_this_build() -> None:
