@@ -81,7 +81,11 @@ def use_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
     folder = cache_folder(environment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except OSError as error:
+        LOG.warning(
+            "compiled kernels cannot be kept in %s (%s), so each start compiles them again:"
+            " KVTAPE_CACHE names another folder", folder.parent, error.strerror,
+        )  # fmt: skip
         return None
     os.environ["NUMBA_CACHE_DIR"] = str(folder)  # numba reads its settings again when this changes
     SETTINGS.CACHE_DIR = str(folder)

@@ -28,6 +28,8 @@ from .fakes import FAKES
 from .machine import MakeDevices
 from .opening import BadOption, RunOptions, run_opened, settings_of
 from .plan_made import Planned, planned
+from .progress import NowAndThen
+from .show import ERRORS
 from .verdict import Refused
 
 NO_MODEL = "0" * 32
@@ -168,6 +170,10 @@ def devices_for(
     )
 
 
+def _said(line: str) -> None:
+    ERRORS.print(line, markup=False, soft_wrap=True)
+
+
 def _refuse_by(why: str) -> None:
     if why:
         raise Refused(why)
@@ -180,14 +186,14 @@ def _devices_of(
         _refuse_by(_no_way("fake", gather, verify=verify))
         _refuse_by(f"--device {asked}: {opened.model} has no weights" if asked == "cuda" else "")
         _refuse_by(f"--model {model}: {opened.model} has no weights" if model else "")
-        warm(use_cache(), lambda line: None)
+        warm(use_cache(), NowAndThen(_said))
         return fake_group(opened, opened.world)
     _refuse_by(f"--device fake: {opened.model} has weights" if asked == "fake" else "")
     checkpoint = find_model(model or opened.model)
     kind = asked or device_here(opened.devices[0])
     _refuse_by(_no_way(kind, gather, verify=verify))
     if kind == "cpu":
-        warm(use_cache(), lambda line: None)
+        warm(use_cache(), NowAndThen(_said))
     else:
         use_cache()
     devices = MAKERS[kind](

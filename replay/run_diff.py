@@ -160,6 +160,6 @@ def _show_findings(path: Path, findings: list[Finding], end: str, *, as_json: bo
         return
     for finding in findings:
         where, says = escape(finding.where), escape(finding.says)
-        CONSOLE.print(f"[bold red]{finding.kind}[/] {where}: {says}")
+        CONSOLE.print(f"[bold red]{finding.kind}[/] {where}: {says}", soft_wrap=True)
     if not findings:
         CONSOLE.print(f"[bold green]sound[/]: {escape(str(path))}")

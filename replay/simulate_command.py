@@ -48,7 +48,7 @@ def run_simulate(trace: Path, options: SimulateOptions, shown: Shown) -> int:
     else:
         show(counts, options)
         for one in findings:
-            CONSOLE.print(f"{one.kind} {one.where}: {one.says}", markup=False)
+            CONSOLE.print(f"{one.kind} {one.where}: {one.says}", markup=False, soft_wrap=True)
         if options.tape is not None and not findings:
             CONSOLE.print(f"sound: {options.tape}, audited in {seconds:.1f} s", markup=False)
     return DIFFERS if findings else EQUAL

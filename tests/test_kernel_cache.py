@@ -69,9 +69,12 @@ def test_the_folder_is_the_named_one_or_the_users() -> None:
     assert kernel_cache.cache_root({}) == Path.home() / ".cache" / "kvtape"
 
 
-def test_without_a_folder_nothing_is_kept_and_nothing_breaks(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_kept_and_nothing_breaks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     assert kernel_cache.use_cache({"KVTAPE_CACHE": str(tmp_path / "file")}) is None
+    assert f"cannot be kept in {tmp_path / 'file'}" in caplog.text
 
 
 def test_a_finished_folder_is_not_run_again(tmp_path: Path) -> None:
