@@ -59,7 +59,7 @@ def show_compared(compared: Mapping[str, int]) -> None:
     """How many values of each part were equal."""
     if compared:
         counts = ", ".join(f"{part} {count}" for part, count in compared.items())
-        CONSOLE.print(f"  equal values: {escape(counts)}")
+        CONSOLE.print(f"  equal values: {escape(counts)}", soft_wrap=True)
 
 
 def show_first(first: "Difference | None", place: "Place | None" = None) -> None:
