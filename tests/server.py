@@ -151,12 +151,12 @@ def tool(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str
 def serving(
     folder: Path, *flags: str, model: str = "fake", tape: str = "run.tape", **more: str
 ) -> Iterator[Server]:
-    """A server on a free port with its tape in a folder; afterwards it is gone."""
+    """A server on a free port with its tape, "" for none, in a folder; afterwards it is gone."""
     use_cache()  # children inherit where compiled kernels are kept
     path, log = folder / tape, folder / f"{tape}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command("serve", model, "--port", "0", "--trace", path, *flags),
+            command("serve", model, "--port", "0", *(("--trace", path) if tape else ()), *flags),
             stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment(**more),
         )  # fmt: skip
     try:

@@ -201,8 +201,8 @@ def test_prompts_that_push_each_other_out_ring_the_alarm_once(tmp_path: Path) ->
 
 def test_a_run_without_a_tape_tells_the_same(tmp_path: Path) -> None:
     """Only its events are numbered for themselves."""
-    flags = ("--kv-pages", "on", "--share", "1", "--parallel", "1", "--trace", "")
-    with serving(tmp_path, *flags, model="fake") as server:
+    flags = ("--kv-pages", "on", "--share", "1", "--parallel", "1")
+    with serving(tmp_path, *flags, model="fake", tape="") as server:
         misses = [ask(server, prompt)["kvtape"]["miss"] for prompt in (FIRST, OTHER, FIRST)]
     assert misses == ["no_state", "no_state", "evicted"]
 
