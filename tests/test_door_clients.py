@@ -15,8 +15,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from kvtape.devices.http.door import DoorSettings
+from kvtape.devices.http.door import Door, DoorSettings
 from kvtape.devices.http.engine import Failed, Refused
+from kvtape.devices.http.errors import ApiError
 from kvtape.devices.http.serve import Serving
 from kvtape.events.commands import Arrive, Cancel
 from kvtape.tests.door_engine import ByteText, ScriptedEngine, eventually, forever, opened, said
@@ -184,13 +185,49 @@ def all_of(client: socket.socket) -> bytes:
 
 def test_a_body_that_stops_coming_is_not_waited_for() -> None:
     with opened(DoorSettings(read_seconds=1.5)) as (serving, engine):
+        start = time.monotonic()
         with half(serving) as client:
             for _ in range(4):  # longer than the limit in all, but not between two pieces
                 time.sleep(0.5)
                 client.sendall(b" ")
             said = all_of(client)
         assert said.startswith(b"HTTP/1.1 408") and b"body_too_slow" in said
+        assert time.monotonic() - start > 3  # each piece begins the wait anew
         assert engine.commands == []
+
+
+def test_a_door_closes_while_a_body_runs_out_of_time() -> None:
+    """Its reader has been told that its time is over, and has not heard it yet."""
+
+    async def both() -> str:
+        door = Door(ScriptedEngine(), None, DoorSettings())
+
+        async def read() -> None:
+            async with door.reads():
+                await asyncio.sleep(60)
+
+        reading, loop = asyncio.create_task(read()), asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        (limit,) = door._reads
+        limit.reschedule(0.0)
+        closed = loop.create_future()
+
+        def close() -> None:
+            late = limit.expired()
+            try:
+                door.close(0.0)
+            except RuntimeError as error:
+                closed.set_exception(error)
+            else:
+                closed.set_result(late)
+
+        loop.call_soon(close)
+        with pytest.raises(ApiError) as ended:
+            await reading
+        assert await closed, "the limit had not run out"
+        return ended.value.code
+
+    assert asyncio.run(both()) == "engine_closed"
 
 
 def test_stopping_waits_for_no_body(caplog: pytest.LogCaptureFixture) -> None:

@@ -159,7 +159,8 @@ class Door:
         """Take no more requests; give up those that are still open after the drain."""
         self.closed = True
         for limit in self._reads:
-            limit.reschedule(0.0)
+            if not limit.expired():  # whose reader is about to hear of it anyway
+                limit.reschedule(0.0)
         asyncio.get_running_loop().call_later(drain_seconds, self._give_up)
 
     def _give_up(self) -> None:
