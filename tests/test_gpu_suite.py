@@ -1,5 +1,6 @@
 """`make gpu`: every part runs whatever became of the others, and the report tells of all."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -78,3 +79,10 @@ def test_every_file_of_gpu_tests_is_run() -> None:
     marked = {one for one in tests if "mark.gpu" in one.read_text() and one != Path(__file__)}
     (run,) = (part for part in PARTS if part.name == "Tests")
     assert {str(one) for one in marked} <= set(run.command)
+
+
+@pytest.mark.parametrize("name", gpu_suite.OF_OTHER_PARTS)
+def test_what_other_parts_run_is_a_test_there_is(name: str) -> None:
+    """Else it would run twice, or be thought to run."""
+    sources = sorted(Path(__file__).parent.glob("test_cuda_*.py"))
+    assert any(re.search(rf"def test_\w*{name}", one.read_text()) for one in sources)

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from kvtape.replay import loading, progress
+from kvtape.replay import loading, models, progress
 from kvtape.replay.opening import RunOptions
+
+from .tape_records import OPENED
 
 
 def test_a_line_is_said_when_none_was_for_a_while() -> None:
@@ -47,3 +49,15 @@ def test_long_work_that_nobody_watches_says_how_far_it_is(
         tick(4)
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "replay: 3 of 9\nreplay: 9 of 9\n")
+
+
+def test_a_replay_says_what_it_compiles(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(models, "use_cache", lambda: None)
+    monkeypatch.setattr(models, "warm", lambda folder, show: show("kernel 3 of 9: linear"))
+    monkeypatch.setattr(models, "fake_group", lambda opened, world: [])
+    fake: Any = OPENED.model_copy(update={"family": "fake", "model": "fake"})
+    assert models.devices_for(1)("")(fake) == []
+    assert "kernel 3 of 9: linear" in capsys.readouterr().err
