@@ -2,19 +2,18 @@
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtape.devices.batch import Batch, Run
+from kvtape.devices.batch import Batch, Run, no_batch
 from kvtape.devices.draws import DrawTables
 from kvtape.events.ids import StreamId
 from kvtape.events.records import Sampling
 
-NONE = np.zeros(0, np.int64)
 PENALTY = 0x40000000  # 2, as a pattern
 
 
@@ -36,7 +35,7 @@ def streams(*samplings: Sampling) -> dict[StreamId, Any]:
 
 def rounds(count: int, rows: int = 1) -> Batch:
     runs = [Run(StreamId(at), at, at * rows, 1, rows, rows, True) for at in range(count)]
-    return Batch(runs, NONE, NONE, NONE, NONE, NONE)
+    return replace(no_batch(), runs=runs)
 
 
 def test_rounds_of_the_same_streams_read_the_same_tables_and_draw_into_their_own() -> None:

@@ -15,7 +15,7 @@ from ...core.state import State
 from ...events.facts import AnyFact
 from ...events.ids import Rank, StreamId
 from ..arena import RESERVED_PAGES
-from ..batch import Batch
+from ..batch import no_batch
 from ..exchange import Exchange
 from ..last_step import logits_of
 from ..ledger import token_sums
@@ -126,8 +126,7 @@ class GlmDevice(GlmRank):
 
     def _compile(self) -> None:
         """Run a program without ops, so that no step waits for the compiler."""
-        none = np.zeros(0, np.int64)
-        batch = GlmBatch(Batch([], none, none, none, none, none), [], [])
+        batch = GlmBatch(no_batch(), [], [])
         tables = empty_tables(self.settings.lanes)
         places = self._places.copy()
         places[OPS, 1] = 0
