@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.paging.ragged import spread
 from ..core.state import State, Stream
 from ..events.facts import AnyFact, PromptStepRun, RoundRun
 from ..events.ids import StreamId
@@ -33,8 +33,7 @@ class Batch:
     """Row tables of a step, in the order of its facts.
 
     tokens, positions, lanes, pages [rows] int64: each row's id, position, lane and physical page;
-    selected [sampled rows] int64: the batch rows that get logits; table [runs, 5] int64: each run's
-    lane, rows seen by its last row, at, rows, sampled.
+    selected [sampled rows] int64: the batch rows that get logits.
     """
 
     runs: list[Run]
@@ -43,18 +42,18 @@ class Batch:
     lanes: NDArray[np.int64]
     pages: NDArray[np.int64]
     selected: NDArray[np.int64]
-    table: NDArray[np.int64]
 
     @property
     def rows(self) -> int:
         """Rows of all runs."""
         return len(self.tokens)
 
-
-def no_batch() -> Batch:
-    """A step without rows."""
-    none = np.zeros(0, np.int64)
-    return Batch([], none, none, none, none, none, np.zeros((0, 5), np.int64))
+    def table(self) -> NDArray[np.int64]:
+        """Of each run [runs, 5]: lane, rows seen by its last row, at, rows, sampled."""
+        table = [
+            (run.lane, run.first + run.rows, run.at, run.rows, run.sampled) for run in self.runs
+        ]
+        return np.array(table, np.int64).reshape(-1, 5)
 
 
 def runs_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> list[Run]:
@@ -83,20 +82,16 @@ def batch_of(state: State, facts: Sequence[AnyFact], *, every_row: bool) -> Batc
     """The ragged batch of a step."""
     runs = runs_of(state, facts, every_row=every_row)
     tokens: list[int] = []
-    for run in runs:
-        tokens += state.streams[run.stream].tokens[run.first : run.first + run.rows]
-    return laid_out(state, runs, tokens)
-
-
-def laid_out(state: State, runs: list[Run], tokens: list[int]) -> Batch:
-    """The batch of these runs, whose rows have these tokens."""
-    table = np.array(
-        [(lane, first + rows, at, rows, sampled) for _, lane, at, first, rows, sampled, _ in runs],
-        np.int64,
-    ).reshape(-1, 5)
-    columns = np.empty((3, len(tokens)), np.int64)
-    selected = np.empty(sum(run.sampled for run in runs), np.int64)
-    page = spread(table, state.tables, state.opened.rules.page_rows, columns, selected)
-    assert page < state.opened.pages, "a row has no leased page"
-    positions, lanes, pages = columns
-    return Batch(runs, np.array(tokens, np.int64), positions, lanes, pages, selected, table)
+    positions: list[int] = []
+    lanes: list[int] = []
+    selected: list[int] = []
+    for stream, lane, at, first, count, sampled, _ in runs:
+        end = at + count
+        tokens += state.streams[stream].tokens[first : first + count]
+        positions += range(first, first + count)
+        lanes += repeat(lane, count)
+        selected += range(end - sampled, end)
+    rows = [np.array(column, np.int64) for column in (tokens, positions, lanes, selected)]
+    pages = state.tables[rows[2], rows[1] // state.opened.rules.page_rows].astype(np.int64)
+    assert not runs or int(pages.max()) < state.opened.pages, "a row has no leased page"
+    return Batch(runs, rows[0], rows[1], rows[2], pages, rows[3])

@@ -18,7 +18,7 @@ from ..core.state import State
 from ..events.facts import AnyFact
 from ..events.ids import Rank, StreamId
 from .arena import RESERVED_PAGES
-from .batch import Batch, batch_of, no_batch
+from .batch import Batch, batch_of
 from .draws import DrawTables
 from .exchange import Exchange
 from .inspect import Inspector
@@ -119,7 +119,8 @@ class CpuDevice(PagedRank):
 
     def _compile(self, lanes: int) -> None:
         """Run a program without ops, so that no step waits for the compiler."""
-        batch = no_batch()
+        none = np.zeros(0, np.int64)
+        batch = Batch([], none, none, none, none, none)
         memory = self.memory._replace(ops=self.memory.ops[:0], team=self.memory.team.copy())
         tables = self._tables(np.zeros((lanes, 1), np.int32), batch)
         draws, shared = self._draws.of({}, batch), self.exchange.shared
@@ -153,7 +154,7 @@ class CpuDevice(PagedRank):
             selected=batch.selected,
             tables=pages.copy(),
             tiles=self._tiles[:tiles],
-            runs=batch.table,
+            runs=batch.table(),
             poisoned=np.full(len(batch.runs), CLEAN, np.int64),
             side=self._launches % 2,
         )

@@ -1,9 +1,8 @@
 """What recording, poison and checksums cost decode at a GLM's real widths: engines on one memory.
 
-Their devices differ in what is summed, recorded and looked at. Of each kind there are two, since
-engines of one kind are one percent apart, by where their threads run and their memory lies. All
-are asked the same, in a new order each turn. Told are a turn's milliseconds a round, what that is
-beside the plain ones' of the same turn, and the median of all single rounds, which knows nothing
+Their devices differ in what is summed, recorded and looked at. They are asked the same by turns,
+the first of a turn last in the next one. Told are a turn's milliseconds a round, what that is
+beside the plain one's of the same turn, and the median of all single rounds, which knows nothing
 of the few long ones.
 """
 
@@ -12,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,11 +42,9 @@ VARIANTS = {  # digests, whether there is a tape, poison, whether products are l
     "poison": ("rows", True, "a", False),
 }
 BARS = {"verify": 0.05, "recorded": 0.02, "poison": 0.15}
-COPIES = 2
 PROMPT, REPLY = 32, 72
 SETTLED = REPLY - 8  # rounds at a reply's end in which all streams are
 Say = Callable[[str], None]
-Name = tuple[str, int]  # a variant, and which of its copies
 
 
 class Timed(GlmCudaDevice):
@@ -82,17 +78,13 @@ def recording(
     family: Glm,
     say: Say,
     streams: Sequence[int] = (1, 8),
-    turns: int = 11,
+    turns: int = 21,
     among: Sequence[str] = tuple(VARIANTS),
 ) -> None:
     """Say the rates of decode of some variants, and what each costs beside the plain one."""
     rig = RealRig(card, family, SETTINGS)
-    names = [(name, copy) for copy in range(COPIES) for name in among]
     with TemporaryDirectory() as folder:
-        engines = {
-            (name, copy): engine(rig, name, Path(folder) / f"{name}-{copy}.tape")
-            for name, copy in names
-        }
+        engines = {name: engine(rig, name, Path(folder) / f"{name}.tape") for name in among}
         try:
             for count in streams:
                 compare(engines, count, turns, family.vocab, say)
@@ -126,46 +118,34 @@ def engine(rig: RealRig, variant: str, path: Path) -> Asking:
     return Asking(opened, device, path if tape else None)
 
 
-def compare(engines: dict[Name, Asking], count: int, turns: int, vocab: int, say: Say) -> None:
+def compare(engines: dict[str, Asking], count: int, turns: int, vocab: int, say: Say) -> None:
     """Rates by turns, the first of which only makes graphs; milliseconds of a round are told."""
-    took: dict[Name, list[float]] = {name: [] for name in engines}
-    single: dict[str, list[float]] = {variant: [] for variant, _ in engines}
-    rng, order = np.random.default_rng(count), [*engines]
+    took: dict[str, list[float]] = {name: [] for name in engines}
+    single: dict[str, list[float]] = {name: [] for name in engines}
+    rng, names = np.random.default_rng(count), [*engines]
     for turn in range(turns + 1):
         prompts = rng.integers(0, vocab, (count, PROMPT)).tolist()
-        rng.shuffle(order)
-        for name in order:
+        names.append(names.pop(0))
+        for name in names:
             asked = asyncio.run(together(engines[name], prompts))
             begun, ended = max(a.first for a in asked), min(a.last for a in asked)
             rounds = engines[name].rounds()
             if turn:
-                single[name[0]] += rounds
+                single[name] += rounds
                 took[name].append(1e3 * (ended - begun) / (REPLY - 1))
-    for variant, rounds in single.items():
-        say(f"engine, {count} streams, {variant}: {told(variant, took, rounds, single['plain'])}")
-
-
-def told(
-    variant: str, took: dict[Name, list[float]], single: list[float], plain: list[float]
-) -> str:
-    """What a variant's turns and single rounds took, also beside the plain one's."""
-    mine = [took[variant, copy] for copy in range(COPIES)]
-    beside = [took["plain", copy] for copy in range(COPIES)]
-    median, base = (statistics.median(chain.from_iterable(one)) for one in (mine, beside))
-    ratios = [
-        sum(a) / sum(b) - 1
-        for a, b in zip(zip(*mine, strict=True), zip(*beside, strict=True), strict=True)
-    ]
-    spread = statistics.stdev(ratios) / len(ratios) ** 0.5
-    copies = " and ".join(f"{statistics.median(one):.3f}" for one in mine)
-    bar = f", bar {BARS[variant]:.0%}" if variant in BARS else ""
-    return (
-        f"{median:.3f} ms a round (its engines {copies}),"
-        f" {median / base - 1:+.1%} of medians,"
-        f" {statistics.mean(ratios):+.1%} +- {spread:.1%} by turns,"
-        f" {statistics.median(single) / statistics.median(plain) - 1:+.1%} of {len(single)} single"
-        f" rounds{bar}"
-    )
+    plain = statistics.median(took["plain"])
+    for name, rounds in took.items():
+        mine = statistics.median(rounds)
+        ratios = [a / b - 1 for a, b in zip(rounds, took["plain"], strict=True)]
+        bar = f", bar {BARS[name]:.0%}" if name in BARS else ""
+        spread = statistics.stdev(ratios) / len(ratios) ** 0.5
+        beside = statistics.median(single[name]) / statistics.median(single["plain"]) - 1
+        say(
+            f"engine, {count} streams, {name}: {mine:.3f} ms a round ({min(rounds):.3f} to"
+            f" {max(rounds):.3f}), {mine / plain - 1:+.1%} of medians,"
+            f" {statistics.mean(ratios):+.1%} +- {spread:.1%} by turns, {beside:+.1%} of"
+            f" {len(single[name])} single rounds{bar}"
+        )
 
 
 async def together(one: Engine, prompts: list[list[int]]) -> list[Asked]:

@@ -52,7 +52,9 @@ class RealRig:
         self.memory: GlmCudaMemory = allocated(
             card, self.program, self.shapes, room_of(family, settings, checks), checks
         )
-        self.tables = GlmTables(self.memory.step, card.staged, settings.pages)
+        self.tables = GlmTables(
+            self.memory.step, card.staged(self.memory.step.bytes), settings.pages
+        )
         self.lowering = self.lowered_for(replace(settings, verify=False))
         self._fill()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvtape.core.kernels.counting import CLEAN
-from kvtape.devices.batch import Batch, no_batch
+from kvtape.devices.batch import Batch
 from kvtape.devices.cuda.card import RESERVE, CardInfo, NoCard, NoRoom, Shape, check_room, size_of
 from kvtape.devices.cuda.graph import Graphs, buckets_of
 from kvtape.devices.cuda.tables import StepRoom, StepTables
@@ -175,11 +175,10 @@ def test_a_step_runs_the_smallest_bucket_that_has_room_once() -> None:
 
 def test_a_step_is_filled_up_with_rows_on_reserved_pages() -> None:
     room, pages = StepRoom(rows=8, lanes=2, entries=3), 5
-    tables = StepTables(room, lambda size: np.full(size, 0xAB, np.uint8), pages)
+    tables = StepTables(room, np.full(room.bytes, 0xAB, np.uint8), pages)
     at = [np.array(one, np.int64) for one in ([4, 9, 2], [30, 31, 0], [0, 0, 1], [1, 1, 2])]
-    selected = np.array([1, 2], np.int64)
-    batch = Batch([], at[0], at[1], at[2], at[3], selected, no_batch().table)
-    draws = DrawTables(16).of({}, no_batch())
+    batch = Batch([], at[0], at[1], at[2], at[3], np.array([1, 2], np.int64))
+    draws = DrawTables(16).of({}, Batch([], at[0][:0], at[0][:0], at[0][:0], at[0][:0], at[0][:0]))
     draws = draws._replace(
         floats=np.zeros((5, 2), np.float32), whole=np.ones((4, 2), np.int64),
         bias_starts=np.array([0, 1, 1]),

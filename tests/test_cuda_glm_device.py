@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from kvtape.core.kernels.counting import CLEAN
 from kvtape.core.kernels.glm_memory import GlmStep
-from kvtape.devices.batch import no_batch
+from kvtape.devices.batch import Batch
 from kvtape.devices.cuda.glm_tables import MOST_ENDS, GlmRoom, GlmTables
 from kvtape.devices.draws import DrawTables
 from kvtape.devices.glm.step import empty_tables
@@ -198,16 +197,11 @@ def small_step() -> GlmStep:
     )  # fmt: skip
 
 
-def littered(size: int) -> NDArray[np.uint8]:
-    """Bytes that were something else's."""
-    return np.full(size, 0xAB, np.uint8)
-
-
 def written() -> tuple[GlmTables, GlmRoom, int]:
     """The small step in a block that was full of something else."""
-    room = GlmRoom(rows=8, lanes=2, entries=2, drafts=2)
-    tables = GlmTables(room, littered, 5)
-    draws = DrawTables(16).of({}, no_batch())
+    room, none = GlmRoom(rows=8, lanes=2, entries=2, drafts=2), np.zeros(0, np.int64)
+    tables = GlmTables(room, np.full(room.bytes, 0xAB, np.uint8), 5)
+    draws = DrawTables(16).of({}, Batch([], none, none, none, none, none))
     draws = draws._replace(
         floats=np.zeros((5, 2), np.float32), whole=np.ones((4, 2), np.int64),
         bias_starts=np.array([0, 1, 1]),
@@ -230,8 +224,8 @@ def test_rows_that_nobody_asked_for_stand_in_a_lane_of_their_own() -> None:
 
 def test_what_comes_back_is_the_steps_own_and_stays_as_it_was() -> None:
     tables, _, _ = written()
-    tables.came["kept"][:] = [2, 1]
-    tables.came["drafts"][0] = [7, 8]
+    tables.at["kept"][:] = [2, 1]
+    tables.at["drafts"][0] = [7, 8]
     heard = tables.heard(small_step())
     tables.told[:] = 0
     assert heard.kept.tolist() == [2, 1] and heard.drafts.tolist() == [[7, 8], [0, 0]]
@@ -241,7 +235,8 @@ def test_what_comes_back_is_the_steps_own_and_stays_as_it_was() -> None:
 
 def test_more_ends_than_there_is_room_for_are_refused() -> None:
     tables, _, _ = written()
-    draws = DrawTables(16).of({}, no_batch())
+    none = np.zeros(0, np.int64)
+    draws = DrawTables(16).of({}, Batch([], none, none, none, none, none))
     step = small_step()._replace(ends=np.zeros((2, MOST_ENDS + 1), np.int64))
     with pytest.raises(AssertionError, match="33 ids end a reply"):
         tables.write(step, draws, 4, 2)

@@ -2,18 +2,19 @@
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtape.devices.batch import Batch, Run, no_batch
+from kvtape.devices.batch import Batch, Run
 from kvtape.devices.draws import DrawTables
 from kvtape.events.ids import StreamId
 from kvtape.events.records import Sampling
 
+NONE = np.zeros(0, np.int64)
 PENALTY = 0x40000000  # 2, as a pattern
 
 
@@ -35,7 +36,7 @@ def streams(*samplings: Sampling) -> dict[StreamId, Any]:
 
 def rounds(count: int, rows: int = 1) -> Batch:
     runs = [Run(StreamId(at), at, at * rows, 1, rows, rows, True) for at in range(count)]
-    return replace(no_batch(), runs=runs)
+    return Batch(runs, NONE, NONE, NONE, NONE, NONE)
 
 
 def test_rounds_of_the_same_streams_read_the_same_tables_and_draw_into_their_own() -> None:

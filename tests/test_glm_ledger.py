@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from kvtape.devices.batch import Batch, Run, no_batch
+from kvtape.devices.batch import Batch, Run
 from kvtape.devices.glm.ledger import GlmLedger, RowSums
 from kvtape.devices.glm.step import GlmBatch
 from kvtape.events.ids import StreamId
@@ -37,7 +37,7 @@ def steps(rng: np.random.Generator, count: int) -> list[Step]:
             firsts[StreamId(stream)] += kept[-1]
         rows, sampled = len(pages), sum(run.sampled for run in runs)
         none, every = np.zeros(rows, np.int64), np.arange(sampled)
-        batch = Batch(runs, none, none, none, np.array(pages), every, no_batch().table)
+        batch = Batch(runs, none, none, none, np.array(pages), every)
         words = [rng.integers(0, 2**64, (n, 2), np.uint64) for n in (*[rows] * 3, sampled, rows)]
         sums = RowSums(np.stack(words[:3]), words[3], words[4])
         found.append(Step(GlmBatch(batch, [True] * len(runs), []), np.array(kept), sums))

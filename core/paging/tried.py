@@ -1,8 +1,8 @@
-"""Every function that is called from outside, run once: over a small book and tree, a batch."""
+"""Every function that is called from outside, run once over a small book and tree."""
 
 import numpy as np
 
-from . import holders, layout, moves, nodes, odds, queues, ragged, stages
+from . import holders, layout, moves, nodes, odds, queues, stages
 from .words import begin, more, new_root
 
 PAGES = 4
@@ -39,17 +39,3 @@ def every_function() -> None:
     m[stages.seat(m, keys, book, tokens, root, table, 1) + layout.STAYS] = 0
     holders.give_back(book, table[:1])
     stages.reclaim(m, book, PAGES, table)
-    one_batch()
-
-
-def one_batch() -> None:
-    """The same of what lays batches out."""
-    runs, tables = np.array([[0, 1, 0, 1, 1]]), np.zeros((1, 1), np.int32)
-    columns, selected = np.empty((3, 1), np.int64), np.empty(1, np.int64)
-    ragged.spread(runs, tables, 1, columns, selected)
-    places, sampled, by_run = (np.empty((width, 1), np.int64) for width in (4, 2, 5))
-    ragged.follow(
-        runs, places.reshape(1, 4), selected, 0, columns[0], places.reshape(1, 4),
-        sampled.reshape(1, 2), by_run,
-    )  # fmt: skip
-    ragged.copied_tables(tables, 0, 1)

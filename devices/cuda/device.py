@@ -18,7 +18,7 @@ from ...core.state import State
 from ...events.facts import AnyFact
 from ...events.ids import Rank, StreamId
 from ..arena import RESERVED_PAGES
-from ..batch import Batch, batch_of, no_batch
+from ..batch import Batch, batch_of
 from ..draws import DrawTables
 from ..last_step import row_of
 from ..ledger import Ledger, Left
@@ -77,7 +77,7 @@ class CudaDevice(OnCard, PagedRank):
         self._graphs = [self.near, self.far, self.head]
         self._soil = soil_of_llama(memory, program, settings)
         self._draws = DrawTables(family.vocab)
-        self._tables = StepTables(memory.step, self.card.staged, settings.pages)
+        self._tables = StepTables(memory.step, self.card.staged(memory.step.bytes), settings.pages)
         rows = self.card.staged(settings.rows * family.hidden * 4).view(np.float32)
         self._rows: NDArray[np.float32] = rows.reshape(settings.rows, family.hidden)
         # Cutting an array of the card takes longer than copying it.
@@ -99,7 +99,8 @@ class CudaDevice(OnCard, PagedRank):
         compile_ahead(every)
         if self._soil is not None:
             self._soil.warm()
-        batch = no_batch()
+        none = np.zeros(0, np.int64)
+        batch = Batch([], none, none, none, none, none)
         draws = self._draws.of({}, batch)
         tables = np.full((self.settings.lanes, 1), self.settings.pages, np.int32)
         for graphs in every:
@@ -109,7 +110,7 @@ class CudaDevice(OnCard, PagedRank):
                 graphs.run(rows)
                 self.card.wait()
         heard = self._tables.heard()
-        left = self._left(tables, heard, heard.flags, batch)
+        left = self._left(tables, heard, heard.flags, 0)
         self.ledger.add(batch, left, keeps=self.settings.keeps_rows)
 
     # --- the protocol ----------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class CudaDevice(OnCard, PagedRank):
         if batch.rows:
             self.guarded(state.step, partial(self.wait, state.step))
             if self.settings.verify:
-                self.look_at_products(state.step, self._tables.came["checks"])
+                self.look_at_products(state.step, self._tables.at["checks"])
             heard = self._tables.heard()
             running.draws.tokens[:] = heard.tokens[: len(batch.selected)]
             self._count(running, heard, report)
@@ -190,7 +191,7 @@ class CudaDevice(OnCard, PagedRank):
             report.every_row = self.ledger.every_row(
                 batch, heard.row_sums[: batch.rows], heard.logit_sums[:sampled]
             )
-        left = self._left(running.tables, heard, flags, batch)
+        left = self._left(running.tables, heard, flags, len(batch.runs))
         sound, sums = self.ledger.add(batch, left, keeps=keeps)
         if not sound:
             note_flags(batch, flags, left.poisoned, report)
@@ -198,8 +199,8 @@ class CudaDevice(OnCard, PagedRank):
             report.sums = sums
 
     def _left(
-        self, tables: NDArray[np.int32], heard: Heard, flags: NDArray[np.uint8], batch: Batch
+        self, tables: NDArray[np.int32], heard: Heard, flags: NDArray[np.uint8], runs: int
     ) -> Left:
-        """What came back of a batch, as the ledger counts it."""
-        poisoned, shares = heard.poisoned[: len(batch.runs)], heard.logit_sums[None, None]
-        return Left(batch.table, tables, flags, poisoned, heard.row_sums, shares, 0)
+        """What came back of so many runs, as the ledger counts it."""
+        table, shares = self._tables.at["runs"][:runs], heard.logit_sums[None, None]
+        return Left(table, tables, flags, heard.poisoned[:runs], heard.row_sums, shares, 0)

@@ -17,7 +17,7 @@ from ...core.state import State
 from ...events.facts import AnyFact
 from ...events.ids import Rank, StreamId
 from ..arena import RESERVED_PAGES
-from ..batch import no_batch
+from ..batch import Batch
 from ..glm.arena import RingSizes
 from ..glm.ledger import RowSums
 from ..glm.party import party_of
@@ -85,7 +85,7 @@ class GlmCudaDevice(OnCard, GlmRank):
             self._graphs.append(Graphs(self.card, lower, rows=most, captures=captures))
             self._sets.append(segment.set)
         self._soil = soil_of_glm(memory, program, settings)
-        self._tables = GlmTables(room, self.card.staged, settings.pages)
+        self._tables = GlmTables(room, self.card.staged(room.bytes), settings.pages)
         self._told = memory.arrays["step"][room.told_at :]
         if settings.poisons:
             reserved = tuple(range(settings.pages, settings.pages + RESERVED_PAGES))
@@ -100,7 +100,8 @@ class GlmCudaDevice(OnCard, GlmRank):
         compile_ahead(self._graphs)
         if self._soil is not None:
             self._soil.warm()
-        draws = self._draws.of({}, no_batch())
+        none = np.zeros(0, np.int64)
+        draws = self._draws.of({}, Batch([], none, none, none, none, none))
         step, rows = empty_tables(self.settings.lanes), self.settings.rows
         for graphs in self._graphs:
             for bucket in graphs.buckets:
@@ -139,7 +140,7 @@ class GlmCudaDevice(OnCard, GlmRank):
         tokens = token_sums(batch.tokens, batch.positions) if self.settings.keeps_rows else None
         self.guarded(state.step, partial(self.wait, state.step))
         if self.settings.verify:
-            self.look_at_products(state.step, self._tables.came["checks"])
+            self.look_at_products(state.step, self._tables.at["checks"])
         heard = self._tables.heard(step)
         running.draws.tokens[:] = heard.drawn
         step.poisoned[:] = heard.poisoned

@@ -4,17 +4,17 @@ As tables.py has it. Rows that nobody asked for stand in a lane that no stream h
 and of drafting rows that a step does not have hold no rows.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.kernels.counting import CLEAN
 from ...core.kernels.glm_memory import GlmStep
 from ...core.kernels.program_memory import Draws
 from ..glm.step import NO_END
-from .tables import WORD, Room, Tables
+from .tables import WORD, Room, write_draws
 
 Names = tuple[str, ...]
 MOST_ENDS = 32  # ids that end a stream's reply
@@ -79,17 +79,16 @@ class GlmRoom(Room):
         self.add("flags", (rows,), np.uint8)
 
 
-class GlmTables(Tables):
-    """How a step is written into its block, and what came back of it."""
+class GlmTables:
+    """The block on the host, its views, and how a step is written into it."""
 
-    def __init__(
-        self, room: GlmRoom, staged: Callable[[int], NDArray[np.uint8]], pages: int
-    ) -> None:
+    def __init__(self, room: GlmRoom, block: NDArray[np.uint8], pages: int) -> None:
         """pages: of the pool; the reserved ones are behind it."""
-        super().__init__(room, staged)
-        self.room = room
-        first, size = room.places[PAGED[0]][0] - room.told_at, len(PAGED) * room.rows * 2 * WORD
-        self._paged = self.told[first : first + size].view(np.uint64).reshape(len(PAGED), -1, 2)
+        self.room, self.block = room, block
+        self.at: dict[str, NDArray[Any]] = room.views(block)
+        self.told = block[room.told_at :]
+        first, size = room.places[PAGED[0]][0], len(PAGED) * room.rows * 2 * WORD
+        self._paged = block[first : first + size].view(np.uint64).reshape(len(PAGED), -1, 2)
         self.at["tables"][:] = pages + 1  # to be written, and read by nobody
 
     def write(self, step: GlmStep, draws: Draws, rows: int, sampled: int) -> int:
@@ -97,11 +96,13 @@ class GlmTables(Tables):
 
         Returns how many rows may draft.
         """
+        self.told[:] = 0
+        self.at["poisoned"][:] = CLEAN
         self._rows(step, rows, sampled)
         drafting = self._runs(step)
         have = (len(step.positions), len(step.selected), drafting)
-        self.at["have"][:] = [max(1, rows) for rows in have]
-        self._draws.write(draws, sampled)
+        self.at["have"][:] = np.maximum(have, 1)
+        write_draws(self.at, draws, sampled)
         return drafting
 
     def _rows(self, step: GlmStep, rows: int, sampled: int) -> None:
@@ -140,7 +141,7 @@ class GlmTables(Tables):
 
     def heard(self, step: GlmStep) -> GlmHeard:
         """What came back of a step, in arrays of its own."""
-        at, rows, sampled = self.came, len(step.positions), len(step.selected)
+        at, rows, sampled = self.at, len(step.positions), len(step.selected)
         runs = len(step.runs)
         return GlmHeard(
             self._paged[:, :rows].copy(), at["logit_sums"][:sampled].copy(),

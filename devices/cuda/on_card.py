@@ -25,7 +25,6 @@ class OnCard:
         self.rank, self.world = rank, world
         self.memory: Any = memory  # of the family's kind
         self.card, self.gather = memory.card, gather
-        self._logit_rows: int = memory.z.shape[0]
         self._graphs: list[Graphs] = []
         self._soil: Soil | None = None
 
@@ -66,10 +65,9 @@ class OnCard:
 
     def refuse_logits(self, rows: int) -> None:
         """Raise ValueError where more rows are to get logits than there is room for."""
-        if rows > self._logit_rows:
-            raise ValueError(
-                f"a step of {rows} rows with logits, the device has {self._logit_rows}"
-            )
+        most = self.memory.z.shape[0]
+        if rows > most:
+            raise ValueError(f"a step of {rows} rows with logits, the device has {most}")
 
     def bring_penalties(self, draws: Draws) -> None:
         """Biases and counts, where rows have some; the first counts are zeros for all others."""

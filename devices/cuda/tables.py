@@ -4,7 +4,6 @@ A block has room for the most rows of a step; a step of fewer rows fills its buc
 that nobody asked for: token 0 at position 0 of a lane that no stream has, on the reserved pages.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ class Heard(NamedTuple):
 class Room:
     """Where each table of a step stands in a block of bytes.
 
-    The bytes from `told_at` on are zeroed by every step's copy and come back after it.
+    The last `told` bytes are zeroed by every step's copy and come back after it.
     """
 
     places: dict[str, tuple[int, tuple[int, ...], Any]] = field(default_factory=dict, init=False)
@@ -96,58 +95,25 @@ class StepRoom(Room):
         self.add("picked_flags", (rows,), np.uint8)
 
 
-class DrawsWritten:
-    """How rows draw their tokens, in a block; round after round of the same is written once."""
-
-    def __init__(self, at: dict[str, NDArray[Any]]) -> None:
-        self._at = at
-        self._last: Draws | None = None  # its arrays are changed by nobody
-        self._filled = 0
-
-    def write(self, draws: Draws, sampled: int) -> None:
-        """A step's draws, filled up to `sampled` rows."""
-        last, filled = self._last, self._filled
-        self._last, self._filled = draws, sampled
-        if last is not None and filled == sampled and draws.whole is last.whole:
-            assert draws.floats is last.floats and draws.bias_starts is last.bias_starts
-            return
-        at, drawn = self._at, draws.whole.shape[1]
-        at["draws"][:, :drawn] = draws.floats
-        at["draws"][:, drawn:sampled] = np.array(PLAIN, np.float32)[:, None]
-        at["whole"][:, :drawn] = draws.whole
-        at["whole"][:, drawn:sampled] = 0
-        at["bias_starts"][: drawn + 1] = draws.bias_starts
-        at["bias_starts"][drawn + 1 : sampled + 1] = draws.bias_starts[-1]
+def write_draws(at: dict[str, NDArray[Any]], draws: Draws, sampled: int) -> None:
+    """A step's draws, filled up to `sampled` rows."""
+    drawn = draws.whole.shape[1]
+    at["draws"][:, :drawn] = draws.floats
+    at["draws"][:, drawn:sampled] = np.array(PLAIN, np.float32)[:, None]
+    at["whole"][:, :drawn] = draws.whole
+    at["whole"][:, drawn:sampled] = 0
+    at["bias_starts"][: drawn + 1] = draws.bias_starts
+    at["bias_starts"][drawn + 1 : sampled + 1] = draws.bias_starts[-1]
 
 
-class Tables:
-    """The block on the host, `at` its tables, and a second one into which its end comes back.
+class StepTables:
+    """The block on the host, its views, and how a step is written into it."""
 
-    So the end of the first is as no step has touched it, always, and need not be made so for each.
-    block: to be copied onto the card.  told: where the end comes back, `came` its tables.
-    """
-
-    def __init__(self, room: Room, staged: Callable[[int], NDArray[np.uint8]]) -> None:
-        """staged: makes bytes on the host that copies may read and write."""
-        self.block, back = staged(room.bytes), staged(room.bytes)
-        self.at: dict[str, NDArray[Any]] = room.views(self.block)
-        self.came: dict[str, NDArray[Any]] = room.views(back)
-        self.told = back[room.told_at :]
-        for bytes_, tables in ((self.block, self.at), (back, self.came)):
-            bytes_[room.told_at :] = 0
-            tables["poisoned"][:] = CLEAN
-        self._draws = DrawsWritten(self.at)
-
-
-class StepTables(Tables):
-    """How a step of a llama is written into its block."""
-
-    def __init__(
-        self, room: StepRoom, staged: Callable[[int], NDArray[np.uint8]], pages: int
-    ) -> None:
+    def __init__(self, room: StepRoom, block: NDArray[np.uint8], pages: int) -> None:
         """pages: of the pool; the reserved ones are behind it."""
-        super().__init__(room, staged)
-        self.room = room
+        self.room, self.block = room, block
+        self.at: dict[str, NDArray[Any]] = room.views(block)
+        self.told = block[room.told_at :]
         self._read, self._write = pages, pages + 1
         self.at["tables"][:] = self._read
         self.at["tables"][room.lanes, 0] = self._write
@@ -157,6 +123,8 @@ class StepTables(Tables):
     ) -> None:
         """A step's tables, filled up to buckets of `rows` rows and `sampled` sampled ones."""
         at, have, drawn = self.at, batch.rows, len(batch.selected)
+        self.told[:] = 0
+        at["poisoned"][:] = CLEAN
         for name, values in (("positions", batch.positions), ("lanes", batch.lanes)):
             at[name][:have] = values
         at["positions"][have:rows] = 0
@@ -165,12 +133,13 @@ class StepTables(Tables):
         at["selected"][drawn:sampled] = 0
         at["logit_positions"][:drawn] = batch.positions[batch.selected]
         at["logit_positions"][drawn:sampled] = 0
-        runs = len(batch.table)
-        at["runs"][:runs] = batch.table
-        at["runs"][runs:] = 0
+        runs = batch.table()
+        at["runs"][: len(runs)] = runs
+        at["runs"][len(runs) :] = 0
         at["tables"][: len(tables)] = tables
-        self._draws.write(draws, sampled)
+        write_draws(at, draws, sampled)
 
     def heard(self) -> Heard:
-        """What came back, until the next step's does; the flag of a picked row is its row's."""
-        return Heard(*(self.came[name] for name in Heard._fields))
+        """What came back; the flag of a picked row is its row's."""
+        at = self.at
+        return Heard(*(at[name] for name in Heard._fields))

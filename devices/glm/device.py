@@ -15,7 +15,7 @@ from ...core.state import State
 from ...events.facts import AnyFact
 from ...events.ids import Rank, StreamId
 from ..arena import RESERVED_PAGES
-from ..batch import no_batch
+from ..batch import Batch
 from ..exchange import Exchange
 from ..last_step import logits_of
 from ..ledger import token_sums
@@ -126,7 +126,8 @@ class GlmDevice(GlmRank):
 
     def _compile(self) -> None:
         """Run a program without ops, so that no step waits for the compiler."""
-        batch = GlmBatch(no_batch(), [], [])
+        none = np.zeros(0, np.int64)
+        batch = GlmBatch(Batch([], none, none, none, none, none), [], [])
         tables = empty_tables(self.settings.lanes)
         places = self._places.copy()
         places[OPS, 1] = 0

@@ -28,10 +28,6 @@ from .ledger import PAGED, GlmLedger, RowSums
 from .step import CLEAN, GlmBatch, batch_with_drafts, comes_to_an_end, step_tables
 
 Table = NDArray[np.int32]
-ACTS = frozenset({  # facts that mean something to memory before a step computes
-    f.PagesLeased, f.StreamBegun, f.SnapshotTaken, f.ResumeRefused, f.StreamReleased,
-    f.StateDropped, f.FaultInjected,
-})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -101,13 +97,12 @@ class GlmRank:
     def begun(self, state: State, facts: Sequence[AnyFact], *, every_row: bool) -> GlmRunning:
         """What facts do to memory is done; the step that they ask for, its tables made."""
         report = Report(self.rank, state.step)
-        acts = [fact for fact in facts if type(fact) in ACTS]
-        for fact in acts:
+        for fact in facts:
             if isinstance(fact, f.SnapshotTaken):
                 self._keep(state, facts, fact)
             else:
                 self._do(state, fact, report)
-        for fact in acts:  # after the leases: what is copied in stays
+        for fact in facts:  # after the leases: what is copied in stays
             if isinstance(fact, f.StreamBegun) and fact.state != NO_STATE:
                 self._resume(state, fact, report)
         if self.settings.digests == "full":
@@ -231,11 +226,13 @@ class GlmRank:
 
     def _note_flags(self, running: GlmRunning, flags: NDArray[np.uint8], report: Report) -> None:
         """Streams with a kept row that was no number, and the first poisoned row of each."""
-        tables, batch = running.tables, running.batch.rows
-        poisoned = tables.poisoned.tolist()
-        if min(poisoned) >= CLEAN and not any(flags[: batch.rows].tobytes()):
+        tables, runs = running.tables, running.batch.rows.runs
+        rows = running.batch.rows.rows
+        if not (np.count_nonzero(flags[:rows]) or np.count_nonzero(tables.poisoned != CLEAN)):
             return
-        for run, kept, key in zip(batch.runs, tables.kept.tolist(), poisoned, strict=True):
+        for run, kept, key in zip(
+            runs, tables.kept.tolist(), tables.poisoned.tolist(), strict=True
+        ):
             if flags[run.at : run.at + kept].any():
                 report.flagged.append(run.stream)
             if key < CLEAN:

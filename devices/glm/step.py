@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.kernels.glm_memory import GlmStep
-from ...core.paging.ragged import copied_tables, follow
 from ...core.state import State, Stream
 from ...events.facts import AnyFact, PromptStepRun, RoundRun
 from ...events.records import Sampling
-from ..batch import Batch, Run, laid_out
+from ..batch import Batch, Run
 
 NO_END = -1
 CLEAN = 2**62  # a run without poison
@@ -71,7 +70,7 @@ def batch_with_drafts(
                 tokens += [stream.tokens[-1], *drafts[lane, : count - 1].tolist()]
                 windows.append(True)
                 following.append(-1)
-    return GlmBatch(laid_out(state, runs, tokens), windows, following)
+    return GlmBatch(_batch(state, runs, tokens), windows, following)
 
 
 def comes_to_an_end(state: State, run: Run, window: bool, new: Sequence[int]) -> bool:
@@ -103,44 +102,57 @@ def _append(
     runs.append(Run(stream.stream, int(stream.lane), at, first, rows, sampled, accepts))
 
 
+def _batch(state: State, runs: list[Run], tokens: list[int]) -> Batch:
+    positions: list[int] = []
+    lanes: list[int] = []
+    selected: list[int] = []
+    for _, lane, at, first, count, sampled, _ in runs:
+        end = at + count
+        positions += range(first, first + count)
+        lanes += repeat(lane, count)
+        selected += range(end - sampled, end)
+    rows = [np.array(column, np.int64) for column in (tokens, positions, lanes, selected)]
+    pages = state.tables[rows[2], rows[1] // state.opened.rules.page_rows].astype(np.int64)
+    assert not runs or int(pages.max()) < state.opened.pages, "a row has no leased page"
+    return Batch(runs, rows[0], rows[1], rows[2], pages, rows[3])
+
+
 def step_tables(state: State, batch: GlmBatch, drafts: int, spare_page: int, side: int) -> GlmStep:
     """The step's tables. spare_page: where rows past a stream's pages go, to be read by nobody."""
     rows, page_rows = batch.rows, state.opened.rules.page_rows
-    count, streams = len(rows.runs), [state.streams[run.stream] for run in rows.runs]
-    asked = [
-        (token, window, drafts_of(one, drafts) if run.accepts else 0, one.pages * page_rows)
-        for run, one, token, window in zip(
-            rows.runs, streams, batch.following, batch.windows, strict=True
-        )
+    runs = rows.runs
+    streams = [state.streams[run.stream] for run in runs]
+    following = np.empty_like(rows.tokens)
+    following[:-1] = rows.tokens[1:]
+    following[[run.at + run.rows - 1 for run in runs]] = batch.following
+    starts = accumulate((run.sampled for run in runs), initial=0)
+    sampled = [(start, run.sampled) for start, run in zip(starts, runs, strict=False)]
+    last = [() if one.request.ignore_eos else one.request.eos for one in streams]
+    most = max([len(stream.request.eos) for stream in streams] + [1])
+    ends = [(*ids, *repeat(NO_END, most - len(ids))) for ids in last]
+    wants = [
+        drafts_of(stream, drafts) if run.accepts else 0
+        for run, stream in zip(runs, streams, strict=True)
     ]
-    next_tokens, places = np.empty_like(rows.tokens), np.empty((count, 4), np.int64)
-    sampled, by_run = np.empty((count, 2), np.int64), np.empty((5, count), np.int64)
-    follow(rows.table, _columns(asked, 4), rows.tokens, CLEAN, next_tokens, places, sampled, by_run)
-    windows, kept, wants, limits, poisoned = by_run
+    tables = state.tables.copy()
+    np.putmask(tables, tables == state.opened.pages, spare_page)
     return GlmStep(
         tokens=rows.tokens,
         positions=rows.positions,
         lanes=rows.lanes,
         selected=rows.selected,
-        tables=copied_tables(state.tables, state.opened.pages, spare_page),
-        runs=places,
-        next_tokens=next_tokens,
-        sampled=sampled,
-        windows=windows,
-        kept=kept,
-        ends=_ends(streams),
-        wants=wants,
-        limits=limits,
-        poisoned=poisoned,
+        tables=tables,
+        runs=_columns([(run.lane, run.at, run.first, run.rows) for run in runs], 4),
+        next_tokens=following,
+        sampled=_columns(sampled, 2),
+        windows=np.array(batch.windows, np.int64),
+        kept=np.array([run.rows for run in runs], np.int64),
+        ends=_columns(ends, most),
+        wants=np.array(wants, np.int64),
+        limits=np.array([stream.pages * page_rows for stream in streams], np.int64),
+        poisoned=np.array([CLEAN] * len(runs), np.int64),
         side=side,
     )
-
-
-def _ends(streams: Sequence[Stream]) -> NDArray[np.int64]:
-    """The ids that end each stream's reply, NO_END past them."""
-    most = max([len(stream.request.eos) for stream in streams] + [1])
-    last = [() if one.request.ignore_eos else one.request.eos for one in streams]
-    return _columns([(*ids, *repeat(NO_END, most - len(ids))) for ids in last], most)
 
 
 def empty_tables(lanes: int) -> GlmStep:
