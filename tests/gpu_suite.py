@@ -55,9 +55,9 @@ PARTS = (
     Part("Decode", module("gpu_decode"), timed=True),
     Part("Kernels", module("cuda_bench"), timed=True),
     Part("Checked maps", module("cuda_bench_checked"), timed=True),
-    Part("Mixers", module("cuda_bench_mixers"), timed=True),
-    Part("Real widths", module("cuda_real", "own", "engine", "peers"), 900, timed=True),
-    Part("Windows of a million rows", module("cuda_window"), 600, timed=True),
+    Part("Mixers", module("cuda_bench_mixers"), lines=120, timed=True),
+    Part("Real widths", module("cuda_real", "own", "engine", "peers"), 900, 250, timed=True),
+    Part("Windows of a million rows", module("cuda_window"), 600, 120, timed=True),
 )
 
 
@@ -117,6 +117,20 @@ def commit() -> str:
     return said or os.environ.get("KVTAPE_COMMIT") or "unknown"
 
 
+def model_fault() -> str:
+    """Why KVTAPE_GPU_MODEL is none, said before minutes are spent; "" where it is a model."""
+    from kvtape.devices.weights.checkpoint import ModelError
+    from kvtape.devices.weights.find import find_model
+
+    named = os.environ.get("KVTAPE_GPU_MODEL")
+    try:
+        if named:
+            find_model(named)
+    except ModelError as error:
+        return f"KVTAPE_GPU_MODEL: {error}"
+    return ""
+
+
 def machine() -> list[str]:
     """What doctor finds of the GPU and of what it needs, a line each."""
     from kvtape.replay.doctor import examine
@@ -137,7 +151,10 @@ def report(head: list[str], outcomes: Iterable[Outcome]) -> str:
 
 
 def main(path: Path, names: list[str], parts: tuple[Part, ...] = PARTS) -> int:
-    """1 if any part failed. The report is written anew after each part."""
+    """1 if any part failed, 2 if none was begun. The report is written anew after each part."""
+    if fault := model_fault():
+        print(fault, file=sys.stderr, flush=True)  # noqa: T201
+        return 2
     wanted = [one for one in parts if not names or one.name in names]
     head, outcomes = heading(), dict[str, Outcome]()
 

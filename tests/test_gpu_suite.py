@@ -86,3 +86,18 @@ def test_what_other_parts_run_is_a_test_there_is(name: str) -> None:
     """Else it would run twice, or be thought to run."""
     sources = sorted(Path(__file__).parent.glob("test_cuda_*.py"))
     assert any(re.search(rf"def test_\w*{name}", one.read_text()) for one in sources)
+
+
+def test_a_model_that_is_none_is_told_before_any_part_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, began, model = tmp_path / "report.md", tmp_path / "began", tmp_path / "model.gguf"
+    part = Part("Begins", ("-c", f"open({str(began)!r}, 'w')"))
+    model.touch()
+    for name, why in ((model, "is empty"), (tmp_path / "none.gguf", "none.gguf")):
+        monkeypatch.setenv("KVTAPE_GPU_MODEL", str(name))
+        assert gpu_suite.main(report, [], (part,)) == 2
+        assert why in capsys.readouterr().err
+    assert not report.exists() and not began.exists()
+    monkeypatch.setenv("KVTAPE_GPU_MODEL", str(Path(__file__).parent / "data" / "llama_tiny"))
+    assert gpu_suite.main(report, [], (part,)) == 0 and began.exists()
