@@ -7,8 +7,8 @@ from pathlib import Path
 from .canon import decode_command, decode_fact, encode
 from .errors import BrokenLine, BrokenRecord, TapeError, WrongFormat
 from .facts import FORMAT, RunOpened
+from .files import remove_files
 from .reader import Tape
-from .schema import remove_files
 from .tape import TapeWriter
 
 _HEAD = re.compile(r'\{"kvtape":(\d{1,9}),"run":(\d{1,9})\}')

@@ -15,6 +15,7 @@ from .chain import FACT, GENESIS
 from .commands import AnyCommand, DeviceDone
 from .errors import BrokenRecord, TapeError
 from .facts import AnyFact, RequestArrived, RunClosed, RunOpened, StepClosed, StreamQueued
+from .files import check_readable
 from .ids import RequestId, SessionId, StreamId
 from .schema import (
     BLOBS,
@@ -23,7 +24,6 @@ from .schema import (
     RUNS,
     TIMES,
     check_format,
-    check_readable,
     reading_engine,
     told,
 )

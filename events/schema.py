@@ -1,7 +1,6 @@
 """The tables of a tape, and all that is special about keeping them in SQLite."""
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from .errors import NotATape, TapeError, TapeExists, TornTape, WrongFormat
+from .errors import NotATape, TapeError, TornTape, WrongFormat
 from .facts import FORMAT
+from .files import beside
+from .seal import Seal, read_seal
 
 APPLICATION_ID = 0x6B767470  # "kvtp", in the header of every tape
 
@@ -115,57 +116,6 @@ def dump_hints(hints: Mapping[str, str]) -> str:
     return json.dumps(dict(hints.items()), sort_keys=True, separators=(",", ":"))
 
 
-def beside(path: Path, suffix: str) -> Path:
-    """The file that SQLite keeps beside a tape: `-wal`, `-shm` or `-journal`."""
-    return path.with_name(path.name + suffix)
-
-
-def create_file(path: Path) -> None:
-    """An empty file that only its owner can read; SQLite gives those beside it the same mode."""
-    if path.is_dir():
-        raise TapeError(f"{path} is a directory, not a tape")
-    for suffix in ("-wal", "-shm", "-journal"):
-        if beside(path, suffix).exists() and not path.exists():
-            raise TapeError(f"{beside(path, suffix)} is left of another tape: move it away first")
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        raise TapeExists(f"{path} exists: choose another name") from None
-    except OSError as error:
-        raise TapeError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def check_readable(path: Path) -> None:
-    """Say so where there is no file at all, before SQLite says less."""
-    if not path.exists():
-        raise TapeError(f"{path} does not exist")
-    if path.is_dir():
-        raise TapeError(f"{path} is a directory, not a tape")
-    if not path.is_file():
-        raise TapeError(f"{path} is not a file")
-    if path.stat().st_size == 0 and not beside(path, "-wal").exists():
-        raise NotATape(f"{path} is empty")
-    whole = _bytes_by_header(path)
-    if path.stat().st_size < whole and not beside(path, "-wal").exists():
-        raise TornTape(f"{path} is cut short: {path.stat().st_size} bytes are left of {whole}")
-
-
-def _bytes_by_header(path: Path) -> int:
-    """How long SQLite's header says that the file is at least; 0 where it is no header."""
-    with path.open("rb") as file:
-        header = file.read(32)
-    if len(header) < 32 or not header.startswith(b"SQLite format 3\0"):
-        return 0
-    page_bytes = int.from_bytes(header[16:18])
-    return int.from_bytes(header[28:32]) * (65_536 if page_bytes == 1 else page_bytes)
-
-
-def remove_files(path: Path) -> None:
-    """Take a tape that could not be begun off the disk, with what stands beside it."""
-    for file in (path, *(beside(path, suffix) for suffix in ("-wal", "-shm", "-journal"))):
-        file.unlink(missing_ok=True)
-
-
 def writing_engine(path: Path, synchronous: str) -> sa.Engine:
     """An engine on an existing file, in WAL mode: NORMAL survives a kill, FULL a power loss."""
     assert synchronous in ("NORMAL", "FULL"), synchronous
@@ -214,8 +164,12 @@ def check_format(path: Path, connection: sa.Connection) -> None:
     """Refuse what is not a tape, and tapes of another format."""
     application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
     found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if (application, found) != (APPLICATION_ID, FORMAT) and read_seal(path) is Seal.BROKEN:
+        raise TornTape(f"{path} is damaged: its bytes changed since it was closed")
     if application != APPLICATION_ID:
-        raise NotATape(f"{path} is an SQLite file, but not a tape")
+        log = beside(path, "-wal")
+        lacks = "" if log.exists() else f"; if it was being written, {log.name} belongs beside it"
+        raise NotATape(f"{path} is an SQLite file, but not a tape{lacks}")
     if found != FORMAT:
         raise WrongFormat(
             f"{path} is format {found}, this build reads {FORMAT}: "

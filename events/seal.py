@@ -9,10 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from .errors import TapeError
-from .schema import beside
+from .files import MAGIC, SEAL_BYTES, beside, is_sealed
 
-MAGIC = b"kvtape seal, v1\n"
-SEAL_BYTES = len(MAGIC) + 32
 _CHUNK_BYTES = 1 << 20
 
 
@@ -38,15 +36,13 @@ def read_seal(path: Path) -> Seal:
     """Read the whole file and say whether its seal holds; a tape that is being written has none."""
     if beside(path, "-wal").exists():
         return Seal.NONE
+    if not is_sealed(path):
+        return Seal.NONE
     size = path.stat().st_size - SEAL_BYTES
-    if size < 0:
-        return Seal.NONE
     with path.open("rb") as file:
-        file.seek(size)
-        tail = file.read()
-    if not tail.startswith(MAGIC):
-        return Seal.NONE
-    return Seal.WHOLE if tail[len(MAGIC) :] == _digest(path, size) else Seal.BROKEN
+        file.seek(size + len(MAGIC))
+        kept = file.read()
+    return Seal.WHOLE if kept == _digest(path, size) else Seal.BROKEN
 
 
 def unseal(path: Path) -> None:

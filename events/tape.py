@@ -14,6 +14,7 @@ from .canon import content_name
 from .commands import AnyCommand
 from .errors import TapeError
 from .facts import FORMAT, AnyFact, RunClosed, RunOpened
+from .files import check_readable, create_file, remove_files
 from .lock import WriterLock
 from .rows import RowMaker
 from .schema import (
@@ -24,13 +25,10 @@ from .schema import (
     RUNS,
     TIMES,
     check_format,
-    check_readable,
-    create_file,
     create_tables,
     dump_hints,
     one_file,
     reading_engine,
-    remove_files,
     told,
     writing_engine,
 )

@@ -12,6 +12,7 @@ from .chain import FACT, GENESIS
 from .commands import AnyCommand
 from .errors import BrokenRecord
 from .facts import FORMAT, AnyFact, RunOpened
+from .files import beside, check_readable
 from .lock import being_written
 from .rows import Owners
 from .schema import (
@@ -24,9 +25,7 @@ from .schema import (
     META,
     RUNS,
     TIMES,
-    beside,
     check_format,
-    check_readable,
     dump_hints,
     reading_engine,
     told,

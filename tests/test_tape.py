@@ -15,8 +15,9 @@ from kvtape.events import facts as f
 from kvtape.events.canon import encode
 from kvtape.events.errors import TapeError
 from kvtape.events.facts import RunClosed
+from kvtape.events.files import SEAL_BYTES
 from kvtape.events.reader import DigestRow, Tape, TimesRow
-from kvtape.events.seal import SEAL_BYTES, Seal, read_seal
+from kvtape.events.seal import Seal, read_seal
 from kvtape.events.tape import TIMES_NS, TIMES_TOGETHER, TapeWriter, Times
 from kvtape.events.verify import verify
 

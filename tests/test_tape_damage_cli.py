@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from kvtape.__main__ import app
 from kvtape.events.facts import FORMAT
-from kvtape.events.seal import Seal, read_seal
+from kvtape.events.seal import Seal, read_seal, seal, unseal
 from kvtape.events.tape import TapeWriter
 from kvtape.replay.models import load
 from kvtape.replay.opening import RunOptions
@@ -154,9 +154,11 @@ def test_an_edit_is_told_with_its_row(
 
 def test_another_format_is_refused(command: tuple[str, ...], sound: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(sound, tmp_path / "run.tape"))
+    unseal(path)
     with sqlite3.connect(path) as store:
         store.execute(f"PRAGMA user_version={FORMAT + 1}")
     store.close()
+    seal(path)
     said = reports(command, path, 3)
     assert f"format {FORMAT + 1}" in said and "run.tape" in said
 

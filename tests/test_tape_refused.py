@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvtape.events.errors import BrokenRecord, NotATape, TapeError, TornTape, WrongFormat
 from kvtape.events.facts import FORMAT
 from kvtape.events.reader import Tape
+from kvtape.events.seal import seal, unseal
 from kvtape.events.tape import TapeWriter
 from kvtape.events.verify import verify
 
@@ -66,7 +67,9 @@ def test_what_is_no_tape_is_refused(tmp_path: Path, what: str) -> None:
 def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
     path = tmp_path / "run.tape"
     write_run(path)
+    unseal(path)
     edit(path, f"PRAGMA user_version={FORMAT + 1}")
+    seal(path)
     for use in (read_all, verify):
         with pytest.raises(
             WrongFormat,

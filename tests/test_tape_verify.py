@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kvtape.events.canon import content_name
 from kvtape.events.errors import TapeError
 from kvtape.events.facts import RanksParted
-from kvtape.events.seal import SEAL_BYTES, Seal, read_seal, seal
+from kvtape.events.files import SEAL_BYTES
+from kvtape.events.seal import Seal, read_seal, seal
 from kvtape.events.tape import TapeWriter, Times
 from kvtape.events.verify import verify
 
