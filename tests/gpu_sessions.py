@@ -188,15 +188,19 @@ def goes_around(places: list[str], folder: Path, model: str, which: str) -> bool
 
 
 def main(arguments: list[str]) -> int:
-    """1 if a tape is not equal."""
+    """1 if a tape is not equal, 2 of wrong use."""
     use_cache()
-    if arguments[0] == "both":
-        return int(not both(arguments[1:]))
-    what, device, model, *rest = arguments
-    if what == "record":
-        record(device, model, Path(rest[0]), rest[1])
-        return 0
-    return int(not replay(device, model, rest))
+    match arguments:
+        case ["both", *models]:
+            return int(not both(models))
+        case ["record", device, model, tape, ("ragged" | "mixed") as which]:
+            record(device, model, Path(tape), which)
+            return 0
+        case ["replay", device, model, tape, *more]:
+            return int(not replay(device, model, [tape, *more]))
+        case _:
+            sys.stderr.write(__doc__)
+            return 2
 
 
 if __name__ == "__main__":

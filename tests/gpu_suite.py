@@ -17,6 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kvtape.devices.cuda.card import NoCard, cards
+from kvtape.devices.weights.checkpoint import ModelError
+from kvtape.devices.weights.find import find_model
+
+USAGE = "python -m kvtape.tests.gpu_suite REPORT [PART...]: a file to write, and parts by name"
 ROOT = Path(__file__).parent.parent
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -119,9 +124,6 @@ def commit() -> str:
 
 def model_fault() -> str:
     """Why KVTAPE_GPU_MODEL is none, said before minutes are spent; "" where it is a model."""
-    from kvtape.devices.weights.checkpoint import ModelError
-    from kvtape.devices.weights.find import find_model
-
     named = os.environ.get("KVTAPE_GPU_MODEL")
     try:
         if named:
@@ -151,10 +153,7 @@ def report(head: list[str], outcomes: Iterable[Outcome]) -> str:
 
 
 def main(path: Path, names: list[str], parts: tuple[Part, ...] = PARTS) -> int:
-    """1 if any part failed, 2 if none was begun. The report is written anew after each part."""
-    if fault := model_fault():
-        print(fault, file=sys.stderr, flush=True)  # noqa: T201
-        return 2
+    """1 if any part failed. The report is written anew after each part."""
     wanted = [one for one in parts if not names or one.name in names]
     head, outcomes = heading(), dict[str, Outcome]()
 
@@ -175,5 +174,30 @@ def main(path: Path, names: list[str], parts: tuple[Part, ...] = PARTS) -> int:
     return int(any(one.failed for one in outcomes.values()))
 
 
+def cli(arguments: list[str], parts: tuple[Part, ...] = PARTS) -> int:
+    """As main; before any part begins 2 of wrong use, 3 where there is no GPU."""
+    try:
+        path, names = asked(arguments, {part.name for part in parts})
+        cards()
+    except (ValueError, NoCard) as error:
+        print(error, file=sys.stderr, flush=True)  # noqa: T201
+        return getattr(error, "exit_code", 2)
+    return main(path, names, parts)
+
+
+def asked(arguments: list[str], parts: set[str]) -> tuple[Path, list[str]]:
+    """The report's file and the parts that are wanted. Raises ValueError, which says what is."""
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError(USAGE)
+    path, names = Path(arguments[0]), arguments[1:]
+    if unknown := sorted(set(names) - parts):
+        raise ValueError(f"no part is named {', '.join(unknown)}: {', '.join(sorted(parts))} are")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path} is no file that a report can be written to")
+    if fault := model_fault():
+        raise ValueError(fault)
+    return path, names
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(cli(sys.argv[1:]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtape.devices.cuda.card import CardInfo, NoCard
 from kvtape.tests import gpu_suite
 from kvtape.tests.gpu_suite import PARTS, Part
 
@@ -92,12 +93,42 @@ def test_a_model_that_is_none_is_told_before_any_part_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, began, model = tmp_path / "report.md", tmp_path / "began", tmp_path / "model.gguf"
-    part = Part("Begins", ("-c", f"open({str(began)!r}, 'w')"))
+    parts = (Part("Begins", ("-c", f"open({str(began)!r}, 'w')")),)
+    monkeypatch.setattr(gpu_suite, "cards", list)
     model.touch()
     for name, why in ((model, "is empty"), (tmp_path / "none.gguf", "none.gguf")):
         monkeypatch.setenv("KVTAPE_GPU_MODEL", str(name))
-        assert gpu_suite.main(report, [], (part,)) == 2
+        assert gpu_suite.cli([str(report)], parts) == 2
         assert why in capsys.readouterr().err
     assert not report.exists() and not began.exists()
     monkeypatch.setenv("KVTAPE_GPU_MODEL", str(Path(__file__).parent / "data" / "llama_tiny"))
-    assert gpu_suite.main(report, [], (part,)) == 0 and began.exists()
+    assert gpu_suite.cli([str(report), "Begins"], parts) == 0 and began.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        ([], "REPORT", 2),
+        (["--part", "Decode"], "REPORT", 2),
+        (["{}/report.md", "Decode", "decode", "nosuch"], "no part is named decode, nosuch: Che", 2),
+        (["{}/none/report.md"], "none/report.md is no file", 2),
+        (["{}"], "is no file that a report", 2),
+        (["{}/report.md"], "no GPU", 3),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_any_part_begins(
+    arguments: list[str],
+    says: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def none() -> list[CardInfo]:
+        raise NoCard("no GPU here")
+
+    monkeypatch.setattr(gpu_suite, "cards", none)
+    monkeypatch.delenv("KVTAPE_GPU_MODEL", raising=False)
+    assert gpu_suite.cli([one.format(tmp_path) for one in arguments]) == code
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
