@@ -9,6 +9,7 @@ import typer
 from . import __version__
 from .replay import plan_line as of_plan
 from .replay.measure_command import bench as measures
+from .replay.output import told_output
 
 app = typer.Typer(
     add_completion=False,
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 MOST_PAGES = 2**31 - 1  # an id of a page is an int32
+MOST_THREADS = 1024  # more than any machine has cores; what a rank sets aside grows with them
 
 
 def tell_version(asked: bool) -> None:
@@ -37,17 +39,29 @@ def top(
 Model = Annotated[
     str,
     typer.Argument(
-        help="smollm2, a .gguf file, a Hugging Face directory; fake or fake-pages without weights"
+        help="smollm2, glm-tales, a .gguf file, a Hugging Face directory; fake or fake-pages"
+        " without weights"
     ),
 ]
-TapeFile = Annotated[Path, typer.Argument(help="a tape", show_default=False)]
+
+
+def named(text: str) -> Path:
+    """A path that has a name: an empty one would be the folder that this runs in."""
+    if not text:
+        raise typer.BadParameter("the name is empty")
+    return Path(text)
+
+
+TapeFile = Annotated[Path, typer.Argument(help="a tape", parser=named, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 ModelPath = Annotated[str, typer.Option("--model", help="weights elsewhere than the tape says")]
 GATHERS = ("auto", "nccl", "links")
 Gather = Annotated[
     str, typer.Option(help="columns between GPUs: nccl, links (over the host), or auto")
 ]
-Threads = Annotated[int, typer.Option(min=0, help="threads a rank; 0: the cores, shared")]
+Threads = Annotated[
+    int, typer.Option(min=0, max=MOST_THREADS, help="threads a rank; 0: the cores, shared")
+]
 
 
 def threads_of(threads: int, world: int) -> int:
@@ -377,7 +391,8 @@ def one_of(option: str, value: str, among: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Run kvtape."""
-    app()
+    with told_output():
+        app()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from .bench_engine import MODEL, loaded, serve_options
 from .bench_figures import Bar, Figure
 from .bench_rounds import Part, Say, measured
 from .server_process import end, wait_until_served
+from .signals import unwinding
 
 READY = Bar(5.0, at_least=False)
 READY_SECONDS_MAX = 120.0
@@ -35,12 +36,13 @@ def _server() -> Iterator[tuple[int, int, float]]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "kvtape", "serve", MODEL, "--port", str(port)]
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_served(process, [f"http://127.0.0.1:{port}/health"], READY_SECONDS_MAX)
-        yield process.pid, port, time.perf_counter() - start
-    finally:
-        end(process)
+    with unwinding():
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until_served(process, [f"http://127.0.0.1:{port}/health"], READY_SECONDS_MAX)
+            yield process.pid, port, time.perf_counter() - start
+        finally:
+            end(process)
 
 
 def ready(rounds: int, say: Say) -> Part:

@@ -14,13 +14,15 @@ from .demo_glm import tell_glm
 from .demo_stage import DemoFailed, Story, ask, client, equal, said, server, tool
 from .server_process import STOP_SECONDS_MAX
 from .show import WRONG_USE, fail
+from .signals import unwinding
 
 MODEL = "smollm2"
 SYSTEM = "You are a patient teacher. Answer in two short sentences, without lists."
 FIRST = "Why does the sea taste of salt?"
 SECOND = "And why do rivers not?"
 SLOW = "Tell me a long story about a lighthouse and its keeper."
-FLIP = "flip:rank=1,step=12,session=flipped,position=7,when=rest"
+FLIP_AFTER = 12  # steps; when memory is at rest, before the next one reads it
+FLIP = f"flip:rank=1,step={FLIP_AFTER},session=flipped,position=7,when=rest"
 
 
 def run_demo(keep: str, *, glm: bool = False) -> int:
@@ -36,21 +38,29 @@ def run_demo(keep: str, *, glm: bool = False) -> int:
     except ImportError:
         missing = ModelError("the openai client is missing: pip install openai")
         return fail(missing, WRONG_USE, as_json=False)
-    try:
-        return _tell(Story(folder, console), glm=glm)
-    finally:
-        if not keep:
-            rmtree(folder)
+    with unwinding():
+        try:
+            return _tell(Story(folder, console), glm=glm)
+        finally:
+            if not keep:
+                rmtree(folder)
 
 
 def _folder(keep: str) -> Path:
-    """A new folder, or an empty one of that name. Raises OSError."""
+    """A new folder, or an empty one of that name. Raises OSError, whose words say what to do."""
     if not keep:
         return Path(mkdtemp(prefix="kvtape-demo-"))
     folder = Path(keep)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        empty = not any(folder.iterdir())
+    except (FileExistsError, NotADirectoryError):
+        raise OSError(f"--keep {folder}: a file is in the way; name a folder") from None
+    except OSError as error:
+        why = f"cannot be had: {error.strerror}; name another folder"
+        raise OSError(f"--keep {folder} {why}") from None
+    if not empty:
+        raise OSError(f"{folder} is not empty: name another folder")
     return folder
 
 
@@ -162,4 +172,7 @@ def _flip(story: Story) -> None:
         for name in ("step", "rank", "layer", "cache", "position", "head", "column", "bit")
     )
     story.say(f"the difference of two sums names it: [bold]{place}[/bold]")
-    story.say(f"what was asked for: {FLIP}, the rest picked at random")
+    story.say(
+        f"what was asked for: {FLIP}, the rest picked at random; the bit was flipped once step"
+        f" {FLIP_AFTER} was done, so the step after it is the first to show it"
+    )

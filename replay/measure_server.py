@@ -11,6 +11,7 @@ from pathlib import Path
 from ..devices.http.serve import bind
 from .measure_client import NotMeasured
 from .server_process import NotServed, end, wait_until_served
+from .signals import unwinding
 
 ROUTES = ("/health", "/v1/models")  # the first that answers 200 says that it serves
 
@@ -43,7 +44,7 @@ def started(
 ) -> Iterator[Started]:
     """A server process under these settings, ended in order afterwards; its output goes to log."""
     begun = time.perf_counter()
-    with log.open("wb") as out:
+    with unwinding(), log.open("wb") as out:
         try:
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -51,11 +52,11 @@ def started(
             )  # fmt: skip
         except OSError as error:
             raise NotMeasured(f"{command[0]}: {error.strerror or error}") from None
-    try:
-        left = begun + seconds - time.perf_counter()
-        wait_until_served(process, [url + route for route in ROUTES], left, log)
-        yield Started(url, time.perf_counter() - begun)
-    except NotServed as error:
-        raise NotMeasured(str(error)) from None
-    finally:
-        end(process)
+        try:
+            left = begun + seconds - time.perf_counter()
+            wait_until_served(process, [url + route for route in ROUTES], left, log)
+            yield Started(url, time.perf_counter() - begun)
+        except NotServed as error:
+            raise NotMeasured(str(error)) from None
+        finally:
+            end(process)

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.apply import apply
 from ..core.decide import decide
 from ..core.device import Device
-from ..core.families.family import Choices
+from ..core.families.family import Choices, UnsupportedShape
 from ..core.families.glm import GRID_ROWS
 from ..core.state import open_state
 from ..devices.chat import read_chat
@@ -190,6 +190,7 @@ def _devices_of(
         return fake_group(opened, opened.world)
     _refuse_by(f"--device fake: {opened.model} has weights" if asked == "fake" else "")
     checkpoint = find_model(model or opened.model)
+    _refuse_other(checkpoint, opened)
     kind = asked or device_here(opened.devices[0])
     _refuse_by(_no_way(kind, gather, verify=verify))
     if kind == "cpu":
@@ -206,7 +207,30 @@ def _devices_of(
         return devices
     for device in devices:
         device.close()
-    raise Refused(
-        f"{checkpoint.path} is another model: its digest is {devices[0].model_digest}, the tape was"
-        f" made on {opened.model_digest}; name the right one with --model PATH"
+    raise _another(
+        checkpoint,
+        f"its digest is {devices[0].model_digest}, the tape was made on {opened.model_digest}",
     )
+
+
+def _another(checkpoint: Checkpoint, how: str) -> Refused:
+    return Refused(
+        f"{checkpoint.path} is another model: {how}; name the right one with --model PATH"
+    )
+
+
+def _refuse_other(checkpoint: Checkpoint, opened: RunOpened) -> None:
+    """Refuse weights that can be told from the tape's before they are read.
+
+    What the run chose, its own model could do: one that cannot is another, whatever was asked for.
+    """
+    if checkpoint.family != opened.family:
+        raise _another(
+            checkpoint,
+            f"of the family {checkpoint.family}, the tape was made on {opened.model}, of the family"
+            f" {opened.family}",
+        )
+    try:
+        family_of(checkpoint, choices_of(opened.rules))
+    except UnsupportedShape as error:
+        raise _another(checkpoint, str(error)) from None

@@ -1,4 +1,4 @@
-"""The signals that end a server: at once while it loads, in order once it serves."""
+"""The signals that end a server, in order or at once while it loads, and what began a server."""
 
 import os
 import signal
@@ -56,6 +56,28 @@ class Signals:
             self._before.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, _leave))
             signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
             raise KeyboardInterrupt
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Within this, SIGTERM raises SystemExit, so that what was begun is ended on the way out.
+
+    On a program's main thread; another hears no signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    """Once: being told again must not cut short what ends a server."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)  # as a shell has it
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -254,6 +254,23 @@ def test_a_choice_has_no_empty_names(tape: Path) -> None:
     assert "'q': off, a, b" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "replay", "diff"])
+def test_threads_that_no_machine_has_are_refused(tape: Path, command: str) -> None:
+    for threads in ("1025", "99999999"):
+        result = run(command, tape, "--threads", threads)
+        assert result.exit_code == 2
+        assert "'--threads'" in result.stderr and "1024" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("replay",), ("audit",), ("why-miss",), ("trace", "export")], ids=" ".join
+)
+def test_an_empty_name_is_no_folder(command: tuple[str, ...]) -> None:
+    result = run(*command, "")
+    assert result.exit_code == 2
+    assert "the name is empty" in result.stderr and "directory" not in result.stderr
+
+
 def test_one_is_not_many(empty: Path) -> None:
     assert "1 step," in run("replay", empty).stdout
     assert "1 fact in 1 step\n" in run("replay", empty, "--book").stdout
@@ -266,6 +283,7 @@ def test_the_version_is_told() -> None:
 
 def test_help_says_what_options_and_models_mean() -> None:
     told = " ".join(run("serve", "--help").stdout.replace("│", " ").split())
+    assert "smollm2, glm-tales, a .gguf file" in told
     assert "fake-pages" in told and "listen" in told and "any free one" in told
     assert told.count("0: automatic") == 2
     assert "which run" in run("trace", "export", "--help").stdout

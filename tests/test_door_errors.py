@@ -105,6 +105,41 @@ def test_what_cannot_be_served_is_refused(
     told(client.post(path, json=body), 400, code, param)
 
 
+ELSEWHERE: list[tuple[str, list[Any], list[Any]]] = [  # what changes a reply, and what does not
+    ("response_format", [{"type": "json_object"}, {"type": "json_schema"}], [{"type": "text"}, {}]),
+    ("min_p", [0.05, True], [0, 0.0, False]),
+    ("typical_p", [0.9, 0, True], [1, 1.0, False]),
+    ("top_a", [0.2], [0]),
+    ("mirostat", [2], [0]),
+    ("min_tokens", [3], [0]),
+    ("echo", [True], [False]),
+    ("suffix", ["b"], [""]),
+    ("grammar", ['root ::= "a"'], [""]),
+    ("json_schema", [{}], []),
+    ("guided_json", [{}, "{}"], []),
+    ("guided_regex", ["a+"], []),
+    ("guided_choice", [["a", "b"]], []),
+    ("guided_grammar", ["root"], []),
+    ("structured_outputs", [{"json": {}}], []),
+]
+
+
+@pytest.mark.parametrize(("field", "changes", "neutral"), ELSEWHERE)
+def test_what_would_change_a_reply_is_not_dropped(
+    client: httpx.Client, field: str, changes: list[Any], neutral: list[Any]
+) -> None:
+    for path, body in ((PLAIN, {"prompt": "a"}), (CHAT, {"messages": HELLO})):
+        for value in changes:
+            reply = client.post(path, json={**body, field: value})
+            assert field in told(reply, 400, "unsupported_parameter", field)
+        for value in (*neutral, None):
+            assert client.post(path, json={**body, field: value}).status_code == 200
+
+
+def test_a_chat_is_one_reply_of_one_too(client: httpx.Client) -> None:
+    told(client.post(CHAT, json={"messages": HELLO, "best_of": 2}), 400, "invalid_value", "best_of")
+
+
 FIELDS: list[tuple[str, list[Any]]] = [
     ("n", [0, 2, True, "1", 1.0]),
     ("max_tokens", [0, -1, True, "5", 1.5, 2**31]),

@@ -70,7 +70,7 @@ def test_prompt_and_reply_fit_the_context_or_are_refused(
 
 
 def test_fields_nobody_knows_are_ignored() -> None:
-    ask = parse(CompletionAsk, b'{"prompt": "a", "min_p": NaN, "metadata": {"a": [1, null]}}')
+    ask = parse(CompletionAsk, b'{"prompt": "a", "mine": NaN, "metadata": {"a": [1, null]}}')
     assert ask == CompletionAsk(prompt="a")
 
 

@@ -1,6 +1,9 @@
 """bench launches: servers that take turns, their figures side by side, and the receipt."""
 
 import json
+import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -354,3 +357,30 @@ def test_four_launches_of_a_real_server_give_equal_replies(tmp_path: Path) -> No
             assert sum(one["equal"] for one in counts) == total
             assert not any(one["unequal"] or one["failed"] for one in counts)
     assert not found["replies"]["unequal"] and found["replies"]["resumed"] > 100
+
+
+STARTS = """
+import sys, time
+from pathlib import Path
+from kvtape.replay.measure_server import free_port, started
+
+port = free_port()
+command = [sys.executable, "-m", "kvtape", "serve", "fake", "--port", str(port)]
+with started(command, {}, f"http://127.0.0.1:{port}", Path(sys.argv[1]), 100):
+    print(port, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_launch_told_to_end_leaves_no_server(tmp_path: Path) -> None:
+    launch = subprocess.Popen(
+        [sys.executable, "-c", STARTS, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    )
+    with launch:
+        assert launch.stdout is not None
+        port = int(launch.stdout.readline())
+        socket.create_connection(("127.0.0.1", port)).close()
+        launch.send_signal(signal.SIGTERM)
+        assert launch.wait(100) == 128 + signal.SIGTERM
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))

@@ -20,6 +20,8 @@ from kvtape.replay.verdict import Refused
 
 from .tape_records import OPENED
 
+ROOT = Path(__file__).parent.parent
+DATA = Path(__file__).parent / "data"
 REQUEST = '{"timestamp": 0, "input_length": 512, "output_length": 4, "hash_ids": [1]}\n'
 
 
@@ -71,6 +73,26 @@ def test_what_a_replay_was_asked_in_vain_is_said() -> None:
     fake: Any = OPENED.model_copy(update={"family": "fake", "model": "fake"})
     with pytest.raises(Refused, match="--model other: fake has no weights"):
         devices_for(1)("other")(fake)
+
+
+def test_weights_that_cannot_be_the_tapes_are_another_model(tmp_path: Path) -> None:
+    """A tape's drafts are no option of a replay: nobody is told to ask for fewer."""
+    path = tmp_path / "glm.tape"
+    lines = ROOT / "traces" / "golden" / "a_glm_resumes_and_drafts.jsonl"
+    assert CliRunner().invoke(app, ["trace", "import", str(lines), str(path)]).exit_code == 0
+    llama = ["--model", str(DATA / "llama_tiny")]
+    for command in (["replay"], ["diff", "--deep"]):
+        done = CliRunner().invoke(app, [*command, str(path), *llama])
+        assert done.exit_code == 3, done.output
+        said = "llama_tiny is another model: of the family llama, the tape was made on glm_tiny"
+        assert said in done.stderr and "would do" not in done.stderr
+
+
+def test_a_model_of_the_family_that_cannot_do_what_the_run_chose_is_another() -> None:
+    rules = OPENED.rules.model_copy(update={"page_rows": 16, "mark_rows": 16, "drafts": 2})
+    changes = {"family": "llama", "model": "some", "devices": ("cpu",), "rules": rules}
+    with pytest.raises(Refused, match=r"llama_tiny is another model: .*drafts none"):
+        devices_for(1, "cpu")(str(DATA / "llama_tiny"))(OPENED.model_copy(update=changes))
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "bytes"])

@@ -51,18 +51,53 @@ class Message(BaseModel):
         return {**told, "role": role, "content": content}
 
 
-class Ask(BaseModel):
+# What changes nothing of a field that is not served, as null and false do of any.
+_NEUTRAL: Mapping[str, str | int] = {
+    "suffix": "", "min_tokens": 0, "min_p": 0, "typical_p": 1, "top_a": 0, "mirostat": 0,
+    "grammar": "",
+}  # fmt: skip
+
+
+class Elsewhere(BaseModel):
+    """Fields that change a reply elsewhere and are not served here: read to be refused by name."""
+
+    model_config = _STRICT
+    echo: Any = None
+    suffix: Any = None
+    min_tokens: Any = None
+    min_p: Any = None
+    typical_p: Any = None
+    top_a: Any = None
+    mirostat: Any = None
+    grammar: Any = None
+    json_schema: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+
+    def check_served(self) -> None:
+        """Refuse what would change the reply and is not served, rather than ignore it."""
+        for name in Elsewhere.model_fields:
+            value = getattr(self, name)
+            nothing = value is None or value is False or value == _NEUTRAL.get(name)
+            if value is True or not nothing:
+                raise _unserved(name)
+
+
+class Ask(Elsewhere):
     """What both kinds of request share.
 
     Defaults are OpenAI's: temperature 1, top_p 1, no penalties. A temperature below 1e-5 is
     greedy. Without a seed one is drawn, and stands on the tape.
     """
 
-    model_config = _STRICT
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
+    best_of: int | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -80,6 +115,7 @@ class Ask(BaseModel):
     cache_salt: Word | None = None
     user: Word | None = None
     logprobs: bool | int | None = None
+    response_format: dict[str, Any] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -94,9 +130,12 @@ class Ask(BaseModel):
         return self.max_completion_tokens or self.max_tokens
 
     def check_served(self) -> None:
-        """Refuse what would change the reply and is not served, rather than ignore it."""
-        if self.n not in (None, 1):
-            raise bad("one reply a request: n must be 1", "n")
+        super().check_served()
+        for name in ("n", "best_of"):
+            if getattr(self, name) not in (None, 1):
+                raise bad(f"one reply a request: {name} must be 1", name)
+        if self.response_format and self.response_format.get("type") != "text":
+            raise _unserved("response_format", " other than text")
         if self.logprobs is not None and self.logprobs is not False:
             raise _unserved("logprobs")
 
@@ -108,7 +147,6 @@ class ChatAsk(Ask):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
     reasoning_effort: Word | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -127,8 +165,6 @@ class ChatAsk(Ask):
         super().check_served()
         if self.tool_choice not in (None, "auto", "none"):
             raise _unserved("tool_choice", " other than auto and none")
-        if self.response_format and self.response_format.get("type") != "text":
-            raise _unserved("response_format", " other than text")
 
 
 class CompletionAsk(Ask):
@@ -140,17 +176,6 @@ class CompletionAsk(Ask):
         | Annotated[list[str], Field(fail_fast=True)]
         | Annotated[list[TokenIds], Field(fail_fast=True)]
     )
-    echo: bool | None = None
-    best_of: int | None = None
-    suffix: str | None = None
-
-    def check_served(self) -> None:
-        super().check_served()
-        if self.best_of not in (None, 1):
-            raise bad("one reply a request: best_of must be 1", "best_of")
-        for name in ("echo", "suffix"):
-            if getattr(self, name):
-                raise _unserved(name)
 
     def one_prompt(self) -> str | list[int]:
         """The prompt as text or ids."""
