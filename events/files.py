@@ -48,15 +48,22 @@ def check_readable(path: Path) -> None:
 def refuse_foreign_log(path: Path) -> None:
     """A sealed tape has no log: SQLite would read one that another tape left as if it were its.
 
-    The log is looked for first, since a run that is added takes the seal off before it begins one.
+    The log is looked for before the seal, which a run that is added takes off before it begins one,
+    and after it, which a run that ends puts on when its log is gone.
     """
-    for suffix in ("-wal", "-journal"):
-        log = beside(path, suffix)
-        if log.exists() and log.stat().st_size and is_sealed(path):
+    for log in (beside(path, "-wal"), beside(path, "-journal")):
+        if _holds_bytes(log) and is_sealed(path) and _holds_bytes(log):
             raise TapeError(
                 f"{path} is closed and sealed, so {log.name} beside it is of another tape:"
                 " move it away first"
             )
+
+
+def _holds_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def is_sealed(path: Path) -> bool:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvtape.events import files
 from kvtape.events.errors import NotATape, TapeError, TornTape
-from kvtape.events.files import beside
+from kvtape.events.files import beside, is_sealed
 from kvtape.events.reader import Tape
 from kvtape.events.seal import Seal, read_seal
 from kvtape.events.tape import TapeWriter
@@ -52,6 +53,21 @@ def test_a_sealed_tape_is_not_read_through_the_log_of_another(
     assert (path.read_bytes(), log.read_bytes()) == before
     log.unlink()
     assert read_seal(path) is Seal.WHOLE and verify(path) == []
+
+
+def test_a_tape_that_is_sealed_just_then_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left_behind(tmp_path)
+    writer = TapeWriter.create(path, OPENED, append=True)
+
+    def late(asked: Path) -> bool:
+        writer.close()
+        return is_sealed(asked)
+
+    monkeypatch.setattr(files, "is_sealed", late)
+    files.refuse_foreign_log(path)
+    assert read_seal(path) is Seal.WHOLE
 
 
 def test_a_sealed_tape_is_read_beside_an_empty_log(tmp_path: Path) -> None:
