@@ -190,9 +190,9 @@ def _devices_of(
         return fake_group(opened, opened.world)
     _refuse_by(f"--device fake: {opened.model} has weights" if asked == "fake" else "")
     checkpoint = find_model(model or opened.model)
-    _refuse_other(checkpoint, opened)
     kind = asked or device_here(opened.devices[0])
     _refuse_by(_no_way(kind, gather, verify=verify))
+    _refuse_other(checkpoint, opened)
     if kind == "cpu":
         warm(use_cache(), NowAndThen(_said))
     else:
@@ -223,6 +223,7 @@ def _refuse_other(checkpoint: Checkpoint, opened: RunOpened) -> None:
     """Refuse weights that can be told from the tape's before they are read.
 
     What the run chose, its own model could do: one that cannot is another, whatever was asked for.
+    Raises UnsupportedShape of one that no run could be made on.
     """
     if checkpoint.family != opened.family:
         raise _another(
@@ -233,4 +234,5 @@ def _refuse_other(checkpoint: Checkpoint, opened: RunOpened) -> None:
     try:
         family_of(checkpoint, choices_of(opened.rules))
     except UnsupportedShape as error:
+        family_of(checkpoint)
         raise _another(checkpoint, str(error)) from None

@@ -230,5 +230,5 @@ def test_a_replay_on_a_model_of_another_shape_is_refused(tmp_path: Path) -> None
         ("odd", {"vocab_size": 264}),
     ):
         result = run(("replay",), path, "--model", tiny_folder(tmp_path / name, **changes))
-        assert result.exit_code == 2 if name == "odd" else 3, (name, result.stderr)
+        assert result.exit_code == (2 if name == "odd" else 3), (name, result.stderr)
         assert "Traceback" not in result.stderr and result.stderr.strip()
