@@ -30,7 +30,7 @@ def create_file(path: Path) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Say so where there is no file at all, before SQLite says less."""
+    """Say what SQLite would say less of, or nothing: no file, half of one, the log of another."""
     if not path.exists():
         raise TapeError(f"{path} does not exist")
     if path.is_dir():

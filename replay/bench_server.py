@@ -18,8 +18,7 @@ from ..devices.weights.find import find_model
 from .bench_engine import MODEL, loaded, serve_options
 from .bench_figures import Bar, Figure
 from .bench_rounds import Part, Say, measured
-from .server_process import end, wait_until_served
-from .signals import unwinding
+from .server_process import ended, wait_until_served
 
 READY = Bar(5.0, at_least=False)
 READY_SECONDS_MAX = 120.0
@@ -36,13 +35,10 @@ def _server() -> Iterator[tuple[int, int, float]]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "kvtape", "serve", MODEL, "--port", str(port)]
     start = time.perf_counter()
-    with unwinding():
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_until_served(process, [f"http://127.0.0.1:{port}/health"], READY_SECONDS_MAX)
-            yield process.pid, port, time.perf_counter() - start
-        finally:
-            end(process)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with ended(process):
+        wait_until_served(process, [f"http://127.0.0.1:{port}/health"], READY_SECONDS_MAX)
+        yield process.pid, port, time.perf_counter() - start
 
 
 def ready(rounds: int, say: Say) -> Part:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from ..devices.http.serve import bind
-from .server_process import NotServed, end, wait_until_served
+from .server_process import NotServed, ended, wait_until_served
 
 READY_SECONDS_MAX = 900.0  # the first start compiles kernels
 
@@ -48,15 +48,13 @@ def server(story: Story, model: str, tape: Path, *flags: str) -> Any:
         "--trace", str(tape), *flags,
     ]  # fmt: skip
     process = subprocess.Popen(command, stderr=log, stdout=log)
-    try:
-        health = f"http://127.0.0.1:{port}/health"
-        wait_until_served(process, [health], READY_SECONDS_MAX, Path(log.name))
-        yield process, port
-    except NotServed as error:
-        raise DemoFailed(str(error)) from None
-    finally:
-        end(process)
-        log.close()
+    with log, ended(process):
+        try:
+            health = f"http://127.0.0.1:{port}/health"
+            wait_until_served(process, [health], READY_SECONDS_MAX, Path(log.name))
+            yield process, port
+        except NotServed as error:
+            raise DemoFailed(str(error)) from None
 
 
 def client(port: int) -> Any:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ..devices.http.serve import bind
 from .measure_client import NotMeasured
-from .server_process import NotServed, end, wait_until_served
-from .signals import unwinding
+from .server_process import NotServed, ended, wait_until_served
 
 ROUTES = ("/health", "/v1/models")  # the first that answers 200 says that it serves
 
@@ -44,7 +43,7 @@ def started(
 ) -> Iterator[Started]:
     """A server process under these settings, ended in order afterwards; its output goes to log."""
     begun = time.perf_counter()
-    with unwinding(), log.open("wb") as out:
+    with log.open("wb") as out:
         try:
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -52,11 +51,10 @@ def started(
             )  # fmt: skip
         except OSError as error:
             raise NotMeasured(f"{command[0]}: {error.strerror or error}") from None
+    with ended(process):
         try:
             left = begun + seconds - time.perf_counter()
             wait_until_served(process, [url + route for route in ROUTES], left, log)
             yield Started(url, time.perf_counter() - begun)
         except NotServed as error:
             raise NotMeasured(str(error)) from None
-        finally:
-            end(process)

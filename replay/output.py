@@ -34,29 +34,29 @@ class _Output:
 
     def write(self, text: str) -> int:
         """As the stream, or SystemExit."""
-        with self._told():
+        try:
             return self._stream.write(text)
+        except OSError as error:
+            self._tell(error)
+            raise SystemExit(UNWRITABLE) from None
 
     def flush(self) -> None:
         """As the stream, or SystemExit; quiet once that was told."""
-        if not self.lost:
-            with self._told():
+        try:
+            if not self.lost:
                 self._stream.flush()
+        except OSError as error:
+            self._tell(error)
+            raise SystemExit(UNWRITABLE) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if not self.lost:
-                self.lost = True
-                with suppress(OSError):  # the same disk, maybe
-                    sys.stderr.write(
-                        f"kvtape: standard output cannot be written: {error.strerror}\n"
-                    )
-            raise SystemExit(UNWRITABLE) from None
+    def _tell(self, error: OSError) -> None:
+        """Say it once; of a reader that has gone there is nothing to say."""
+        if isinstance(error, BrokenPipeError):
+            raise error
+        if not self.lost:
+            self.lost = True
+            with suppress(OSError):  # the same disk, maybe
+                sys.stderr.write(f"kvtape: standard output cannot be written: {error.strerror}\n")

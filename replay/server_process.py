@@ -5,8 +5,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from .signals import unwinding
 
 POLL_SECONDS = 0.02
 ASK_SECONDS = 5.0
@@ -32,7 +35,17 @@ def wait_until_served(
     raise NotServed(f"no answer at {urls[0]} after {seconds:.0f} s{_last_of(log)}")
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """However this is left, by SIGTERM too, the server is ended with it."""
+    with unwinding():
+        try:
+            yield
+        finally:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """End a server in order, or at once if it does not."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)

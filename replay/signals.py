@@ -64,7 +64,7 @@ def unwinding() -> Iterator[None]:
 
     On a program's main thread; another hears no signal.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or _unwinds():
         yield
         return
     before = signal.signal(signal.SIGTERM, _unwind)
@@ -72,6 +72,11 @@ def unwinding() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _unwinds() -> bool:
+    """Whether something around this one already does, or was told to and is on its way out."""
+    return signal.getsignal(signal.SIGTERM) in (_unwind, signal.SIG_IGN)
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:

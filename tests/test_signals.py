@@ -1,6 +1,7 @@
 """A server that is told to end while it loads ends, whatever it was loading does."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -69,3 +70,24 @@ def test_processes_that_compile_end_without_a_word(number: str) -> None:
     """They were forked while a signal was to end the load; a terminal tells them, too."""
     found = output(COMPILES, number, NUMBA_ENABLE_CUDASIM="1")
     assert found == (0, "told to end\n", "")
+
+
+NESTED = """
+import signal
+from kvtape.replay.signals import unwinding
+
+with unwinding():
+    try:
+        with unwinding():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.raise_signal(signal.SIGTERM)
+        print("whole", flush=True)
+"""
+
+
+def test_what_unwinds_is_not_cut_short_by_being_told_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "whole\n")
